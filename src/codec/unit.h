@@ -1,0 +1,81 @@
+/* The codec of one coded unit (K and V of 64 or 128 channels of one KV head, 16 tokens), on values in
+ * fragment order. Plain C versions here are the definition; src/cpu holds faster ones with the same
+ * types, checked byte for byte against these. */
+#ifndef GAAC_CODEC_UNIT_H
+#define GAAC_CODEC_UNIT_H
+
+#include "format/layout.h"
+
+/* Which parts a unit has, as bits. */
+enum { GAAC_HAS_K = 1, GAAC_HAS_V = 2 };
+
+/* Base words of one part of a unit, in the order of its sign-and-mantissa words (gaac_word_offset / 4):
+ * A.lo << 7 | B.lo << 15 | A.hi << 23 | B.hi >> 1 of the channels' b4. hv * 256 words, 64-byte aligned. */
+typedef const uint32_t *gaac_base_words;
+
+/* Tags and stored N bytes of a unit, spread out: what decoding needs beside the fixed part.
+ * [part][half][position]. n has 0xff in the bytes that are not stored (3-bit groups); correction is the
+ * word I that is subtracted from the base word. Entries of halves that the unit lacks are undefined. */
+typedef struct gaac_unit_tags {
+    _Alignas(64) uint32_t n[2][GAAC_MAX_HV][GAAC_LANES];
+    _Alignas(64) uint32_t correction[2][GAAC_MAX_HV][GAAC_LANES];
+} gaac_unit_tags;
+
+/* Spreads the tags of a unit's variable part of `bytes` bytes. Never reads outside it. Returns false
+ * (tags undefined) when it can't hold what its tags say. parts: GAAC_HAS_*. */
+typedef bool gaac_expand_tags_fn(unsigned hv, unsigned parts, const uint8_t *variable, uint32_t bytes,
+                                 gaac_unit_tags *tags);
+
+/* Decodes one part into fragment order (hv * 2048 bytes, 64-byte aligned), exceptions not yet applied.
+ * fixed: the part's hv * 1408 bytes, 64-byte aligned. n and correction: of that part, from the tags. */
+typedef void gaac_decode_part_fn(unsigned hv, const uint8_t *fixed, const uint32_t (*n)[GAAC_LANES],
+                                 const uint32_t (*correction)[GAAC_LANES], gaac_base_words bases,
+                                 uint16_t *fragments);
+
+/* What encoding a unit took. */
+typedef struct gaac_unit_info {
+    uint32_t bytes;           /* of the variable part, padding included; valid even if it didn't fit */
+    uint32_t stored_n;        /* stored N bytes = 4-bit groups */
+    uint32_t exceptions;      /* elements */
+    uint32_t exception_flags; /* entry bits 20-23, shifted down */
+} gaac_unit_info;
+
+/* Encodes a unit from fragment order (64-byte aligned) into its fixed parts (hv * 1408 bytes each) and
+ * its variable part. Returns false, with info filled and the outputs undefined, when the variable part
+ * needs more than `capacity` bytes. Never writes outside the fixed parts and capacity. The part that
+ * the unit lacks has NULL pointers. */
+typedef bool gaac_encode_unit_fn(unsigned hv, unsigned parts, const uint16_t *k_fragments,
+                                 const uint16_t *v_fragments, gaac_base_words k_bases, gaac_base_words v_bases,
+                                 uint8_t *k_fixed, uint8_t *v_fixed, uint8_t *variable, uint32_t capacity,
+                                 gaac_unit_info *info);
+
+/* Moves one part of a unit between rows (element (token, channel) at rows[token * stride + channel])
+ * and fragment order. fragments: number of fragments of the part (channels / 16). */
+typedef void gaac_rows_to_fragments_fn(unsigned fragments, const uint16_t *rows, size_t stride, uint16_t *out);
+typedef void gaac_fragments_to_rows_fn(unsigned fragments, const uint16_t *in, uint16_t *rows, size_t stride);
+
+/* The definitions. */
+gaac_expand_tags_fn       gaac_expand_tags_c;
+gaac_decode_part_fn       gaac_decode_k_c, gaac_decode_v_c;
+gaac_encode_unit_fn       gaac_encode_unit_c;
+gaac_rows_to_fragments_fn gaac_k_rows_to_fragments_c, gaac_v_rows_to_fragments_c;
+gaac_fragments_to_rows_fn gaac_k_fragments_to_rows_c, gaac_v_fragments_to_rows_c;
+
+/* Applies the exceptions of one part to decoded fragments: rare, so plain C serves every kernel set.
+ * Bounded by `bytes`; returns false on what no encoder writes (fragments then hold some values). */
+bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes,
+                           uint16_t *fragments);
+
+/* The codec's function table; src/cpu fills it for the machine. */
+typedef struct gaac_codec_kernels {
+    gaac_expand_tags_fn       *expand_tags;
+    gaac_decode_part_fn       *decode_part[2]; /* [gaac_part] */
+    gaac_encode_unit_fn       *encode_unit;
+    gaac_rows_to_fragments_fn *rows_to_fragments[2];
+    gaac_fragments_to_rows_fn *fragments_to_rows[2];
+} gaac_codec_kernels;
+
+/* Fills the table with the definitions. */
+void gaac_codec_kernels_init_c(gaac_codec_kernels *kernels);
+
+#endif
