@@ -1,0 +1,67 @@
+/* Allocation through the hook, and address space that is reserved first and committed as needed. */
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void *default_allocate(void *user, size_t bytes, size_t alignment)
+{
+    (void)user;
+    void *pointer = NULL;
+    return posix_memalign(&pointer, alignment, bytes) == 0 ? pointer : NULL;
+}
+
+static void default_release(void *user, void *pointer, size_t bytes)
+{
+    (void)user;
+    (void)bytes;
+    free(pointer);
+}
+
+gaac_allocator gaac_allocator_or_default(const gaac_allocator *allocator)
+{
+    return allocator != NULL ? *allocator : (gaac_allocator){default_allocate, default_release, NULL};
+}
+
+void *gaac_calloc(const gaac_allocator *allocator, size_t bytes)
+{
+    void *pointer = allocator->allocate(allocator->user, bytes, 64);
+    return pointer != NULL ? memset(pointer, 0, bytes) : NULL;
+}
+
+void gaac_free(const gaac_allocator *allocator, void *pointer, size_t bytes)
+{
+    if (pointer != NULL)
+        allocator->release(allocator->user, pointer, bytes);
+}
+
+size_t gaac_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+void *gaac_memory_reserve(size_t bytes)
+{
+    void *address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return address != MAP_FAILED ? address : NULL;
+}
+
+bool gaac_memory_commit(void *address, size_t bytes)
+{
+    return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+void gaac_memory_decommit(void *address, size_t bytes)
+{
+    /* Mapping afresh drops the pages and the right to touch them in one step. Were it refused, the
+     * pages would merely stay. */
+    (void)mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+void gaac_memory_release(void *address, size_t bytes)
+{
+    if (address != NULL)
+        (void)munmap(address, bytes);
+}
