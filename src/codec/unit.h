@@ -26,11 +26,11 @@ typedef struct gaac_unit_tags {
 typedef bool gaac_expand_tags_fn(unsigned hv, unsigned parts, const uint8_t *variable, uint32_t bytes,
                                  gaac_unit_tags *tags);
 
-/* Decodes one part into fragment order (hv * 2048 bytes, 64-byte aligned), exceptions not yet applied.
- * fixed: the part's hv * 1408 bytes, 64-byte aligned. n and correction: of that part, from the tags. */
-typedef void gaac_decode_part_fn(unsigned hv, const uint8_t *fixed, const uint32_t (*n)[GAAC_LANES],
-                                 const uint32_t (*correction)[GAAC_LANES], gaac_base_words bases,
-                                 uint16_t *fragments);
+/* Decodes one part (K or V, as the function is named) into fragment order (hv * 2048 bytes, 64-byte
+ * aligned), exceptions not yet applied. fixed: the part's hv * 1408 bytes, 64-byte aligned. tags: of the
+ * whole unit; the function reads its own part. */
+typedef void gaac_decode_part_fn(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
+                                 gaac_base_words bases, uint16_t *fragments);
 
 /* What encoding a unit took. */
 typedef struct gaac_unit_info {

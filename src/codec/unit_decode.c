@@ -75,8 +75,8 @@ static unsigned register_of(gaac_part part, unsigned s, unsigned b)
     return part == GAAC_K ? s + 2 * b : 2 * s + b;
 }
 
-static void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const uint32_t (*n)[GAAC_LANES],
-                        const uint32_t (*correction)[GAAC_LANES], gaac_base_words bases, uint16_t *fragments)
+static void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
+                        gaac_base_words bases, uint16_t *fragments)
 {
     const uint32_t mantissas = 0x807f807f;
     for (unsigned h = 0; h < hv; h++) {
@@ -84,12 +84,12 @@ static void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const
             uint32_t c[3], t[4];
             for (unsigned i = 0; i < 3; i++)
                 c[i] = load_u32(fixed + gaac_code_offset(hv, h, i, position));
-            nibble_words(c, n[h][position], t);
+            nibble_words(c, tags->n[part][h][position], t);
             for (unsigned k = 0; k < 8; k++) {
                 const unsigned offset = gaac_word_offset(h, k, position);
                 const unsigned j = k >> 1, s = k & 1;
                 const uint32_t w = load_u32(fixed + offset);
-                const uint32_t base = bases[offset / 4] - correction[h][position];
+                const uint32_t base = bases[offset / 4] - tags->correction[part][h][position];
                 const uint32_t exponents = (rotate_right(t[j], 4 * s) & 0x87878787) + base;
                 const uint32_t a = select_bits(mantissas, w, exponents);
                 const uint32_t b = rotate_right(select_bits(mantissas, exponents, w), 8);
@@ -103,16 +103,16 @@ static void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const
     }
 }
 
-void gaac_decode_k_c(unsigned hv, const uint8_t *fixed, const uint32_t (*n)[GAAC_LANES],
-                     const uint32_t (*correction)[GAAC_LANES], gaac_base_words bases, uint16_t *fragments)
+void gaac_decode_k_c(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
+                     uint16_t *fragments)
 {
-    decode_part(GAAC_K, hv, fixed, n, correction, bases, fragments);
+    decode_part(GAAC_K, hv, fixed, tags, bases, fragments);
 }
 
-void gaac_decode_v_c(unsigned hv, const uint8_t *fixed, const uint32_t (*n)[GAAC_LANES],
-                     const uint32_t (*correction)[GAAC_LANES], gaac_base_words bases, uint16_t *fragments)
+void gaac_decode_v_c(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
+                     uint16_t *fragments)
 {
-    decode_part(GAAC_V, hv, fixed, n, correction, bases, fragments);
+    decode_part(GAAC_V, hv, fixed, tags, bases, fragments);
 }
 
 bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, uint16_t *fragments)
