@@ -124,6 +124,14 @@ GAAC_API gaac_status gaac_decode_block(const gaac_codec *codec, const void *slot
 GAAC_API uint32_t gaac_choose_pool_bytes(const gaac_shape *shape, const uint32_t *pool_needs,
                                          size_t count);
 
+/* Calibrates one layer on `tokens` tokens (whole blocks count; at least 64): the windows from all of them,
+ * the pool capacity from the needs of the last three quarters under windows chosen on the first quarter
+ * alone. So long a hold-out shows how keys drift with position under RoPE, which a short one hides: on
+ * real KV it is what keeps blocks of later positions inside their slots. Paper schemes get pool_bytes 0. */
+GAAC_API gaac_status gaac_calibrate(const gaac_shape *shape, const gaac_kv_rows *rows, size_t tokens,
+                                    gaac_scheme scheme, const gaac_allocator *allocator, gaac_windows **windows,
+                                    uint32_t *pool_bytes, gaac_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -65,6 +65,28 @@ gaac_status gaac_encode_raw_block(const gaac_codec *codec, const uint8_t *raw, v
 gaac_status gaac_decode_raw_block(const gaac_codec *codec, const void *slot, const uint32_t *entries,
                                   uint8_t *raw, gaac_error *error);
 
+/* Raw blocks (raw_block.c): layout->raw_bytes, 64-byte aligned. A row has kv_heads * head_dim elements. */
+void gaac_rows_to_raw_block(const gaac_layout *layout, const gaac_kv_rows *rows, uint8_t *raw);
+void gaac_raw_block_write_row(const gaac_layout *layout, gaac_part part, unsigned token, const uint16_t *row,
+                              uint8_t *raw);
+void gaac_raw_block_read_row(const gaac_layout *layout, gaac_part part, unsigned token, const uint8_t *raw,
+                             uint16_t *row);
+/* No NaN and no infinity anywhere. */
+bool gaac_raw_block_finite(const gaac_layout *layout, const uint8_t *raw);
+
+/* Blocks to calibrate on, oldest first: raw blocks in fragment order, 64-byte aligned. get may write the
+ * block to `scratch` (layout->raw_bytes) and return that. */
+typedef struct gaac_block_source {
+    const uint8_t *(*get)(void *context, size_t block, uint8_t *scratch);
+    void  *context;
+    size_t blocks;
+} gaac_block_source;
+
+/* gaac_calibrate over any source: at least 4 blocks. */
+gaac_status gaac_calibrate_blocks(const gaac_layout *layout, const gaac_block_source *source, gaac_scheme scheme,
+                                  const gaac_allocator *allocator, gaac_windows **windows, uint32_t *pool_bytes,
+                                  gaac_error *error);
+
 /* Counts a raw block in fragment order. */
 void gaac_histogram_add_raw_block(gaac_histogram *histogram, const gaac_layout *layout, const uint8_t *raw);
 
