@@ -1,0 +1,66 @@
+/* Cutting an attention call into tasks. */
+#include "attention/plan.h"
+
+enum {
+    /* Rows that share one decoding of a tile. 96 rows of scores (24 KiB) beside a step's tiles stay in the
+     * second-level cache, and decoding costs a few percent of their arithmetic. */
+    BATCH_ROWS = 96,
+    /* Tasks a worker: enough that a worker that starts late or is disturbed leaves its share to others. */
+    TASKS_A_WORKER = 4,
+    /* Steps that a split is worth: below, merging and preparing cost more than the worker saves. */
+    MIN_SPLIT_STEPS = 2
+};
+
+static uint32_t choose_splits(uint64_t groups, uint64_t steps, unsigned workers)
+{
+    if (workers <= 1 || groups >= (uint64_t)TASKS_A_WORKER * workers)
+        return 1;
+    uint64_t splits = ((uint64_t)TASKS_A_WORKER * workers + groups - 1) / groups;
+    while (groups * splits % workers != 0) /* at most `workers` times: then splits is a multiple */
+        splits++;
+    const uint64_t most = steps / MIN_SPLIT_STEPS;
+    splits = splits < most ? splits : most;
+    return splits > 0 ? (uint32_t)splits : 1;
+}
+
+void gaac_plan_init(gaac_attention_plan *plan, const gaac_attention_args *args, uint32_t kv_heads, unsigned workers)
+{
+    plan->kv_heads = kv_heads;
+    plan->group = args->query_heads / kv_heads;
+    const uint32_t most = plan->group < BATCH_ROWS ? BATCH_ROWS / plan->group : 1;
+    plan->batches = args->query_tokens / most + (args->query_tokens % most != 0);
+    plan->batch_tokens = args->query_tokens / plan->batches + (args->query_tokens % plan->batches != 0);
+    plan->batches = args->query_tokens / plan->batch_tokens + (args->query_tokens % plan->batch_tokens != 0);
+    plan->batch_rows = plan->batch_tokens * plan->group;
+    plan->blocks = gaac_blocks_of(args->cells);
+    const uint64_t groups = (uint64_t)plan->batches * kv_heads;
+    plan->splits = choose_splits(groups, plan->blocks / GAAC_STEP_TILES, workers);
+    plan->tasks = groups * plan->splits;
+}
+
+gaac_attention_place gaac_plan_place(const gaac_attention_plan *plan, uint32_t query_tokens, uint64_t task)
+{
+    gaac_attention_place place;
+    const uint64_t group = task / plan->splits;
+    place.split = (uint32_t)(task % plan->splits);
+    place.head = (uint32_t)(group % plan->kv_heads);
+    place.batch = plan->batches - 1 - (uint32_t)(group / plan->kv_heads);
+    place.group_index = (uint64_t)place.batch * plan->kv_heads + place.head;
+    place.first_token = place.batch * plan->batch_tokens;
+    const uint32_t left = query_tokens - place.first_token;
+    place.tokens = left < plan->batch_tokens ? left : plan->batch_tokens;
+    place.rows = place.tokens * plan->group;
+    return place;
+}
+
+void gaac_plan_split(const gaac_attention_plan *plan, uint64_t blocks, uint32_t split, uint64_t *first, uint64_t *count)
+{
+    /* In whole steps, the remainder spread one by one. */
+    const uint64_t steps = (blocks + GAAC_STEP_TILES - 1) / GAAC_STEP_TILES;
+    const uint64_t base = steps / plan->splits, extra = steps % plan->splits;
+    const uint64_t first_step = split * base + (split < extra ? split : extra);
+    const uint64_t end_step = first_step + base + (split < extra);
+    const uint64_t end = end_step * GAAC_STEP_TILES < blocks ? end_step * GAAC_STEP_TILES : blocks;
+    *first = first_step * GAAC_STEP_TILES < end ? first_step * GAAC_STEP_TILES : end;
+    *count = end - *first;
+}
