@@ -36,7 +36,7 @@ typedef struct gaac_cache_config {
     const gaac_profile   *profile;      /* copied as needed; NULL = calibrate on the first tokens */
     uint64_t              memory_limit; /* bytes of slots, raw blocks and tables; 0 = none */
     uint32_t              calibration_tokens; /* complete tokens a layer that self-calibration waits
-                                                 for; 0 = the default, 2048 */
+                                                 for; 0 = the default, 1024 */
     const gaac_allocator *allocator;    /* or NULL */
 } gaac_cache_config;
 
@@ -64,8 +64,8 @@ GAAC_API gaac_status gaac_cache_copy(gaac_cache *cache, uint32_t from_sequence, 
                                      uint64_t first, uint64_t count, gaac_error *error);
 
 /* Forgets cells (they read as zero again) and gives whole blocks' memory back. sequence
- * GAAC_ALL_SEQUENCES means each. Can't fail: cells of a finalized block that is only partly dropped
- * keep their values. */
+ * GAAC_ALL_SEQUENCES means each. Can't fail: cells of a complete block that is only partly dropped keep
+ * their values. */
 #define GAAC_ALL_SEQUENCES UINT32_MAX
 GAAC_API void gaac_cache_drop(gaac_cache *cache, uint32_t sequence, uint64_t first, uint64_t count);
 

@@ -18,13 +18,13 @@ void  gaac_free(const gaac_allocator *allocator, void *pointer, size_t bytes);
 /* CRC-64/XZ (ECMA-182, reflected) of bytes, continuing from `crc` (0 to start). */
 uint64_t gaac_crc64(uint64_t crc, const void *bytes, size_t size);
 
-/* Address space: reserve without memory behind it, commit (readable, writable, zero), decommit (the
- * pages go back; committing again gives zeros), release. Offsets and sizes are multiples of the page
- * size. reserve returns NULL and commit false when the system refuses. */
+/* Address space: reserve without memory behind it, commit (readable, writable, zero), give back (the
+ * pages go, the range stays committed and reads as zero), release. Offsets and sizes are multiples of
+ * the page size. reserve returns NULL and commit false when the system refuses. */
 size_t gaac_page_bytes(void);
 void  *gaac_memory_reserve(size_t bytes);
 bool   gaac_memory_commit(void *address, size_t bytes);
-void   gaac_memory_decommit(void *address, size_t bytes);
+void   gaac_memory_give_back(void *address, size_t bytes);
 void   gaac_memory_release(void *address, size_t bytes);
 
 #endif

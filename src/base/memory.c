@@ -53,11 +53,10 @@ bool gaac_memory_commit(void *address, size_t bytes)
     return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
-void gaac_memory_decommit(void *address, size_t bytes)
+void gaac_memory_give_back(void *address, size_t bytes)
 {
-    /* Mapping afresh drops the pages and the right to touch them in one step. Were it refused, the
-     * pages would merely stay. */
-    (void)mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    /* Were it refused, the pages would merely stay; callers that count on zeros clear them anyway. */
+    (void)madvise(address, bytes, MADV_DONTNEED);
 }
 
 void gaac_memory_release(void *address, size_t bytes)

@@ -71,6 +71,12 @@ void gaac_raw_block_write_row(const gaac_layout *layout, gaac_part part, unsigne
                               uint8_t *raw);
 void gaac_raw_block_read_row(const gaac_layout *layout, gaac_part part, unsigned token, const uint8_t *raw,
                              uint16_t *row);
+void gaac_raw_block_zero_rows(const gaac_layout *layout, gaac_part part, unsigned first, unsigned count, uint8_t *raw);
+/* All 16 rows of a part at once, `stride` elements from row to row. */
+void gaac_raw_block_write_part(const gaac_layout *layout, gaac_part part, const uint16_t *rows, size_t stride,
+                               uint8_t *raw);
+void gaac_raw_block_read_part(const gaac_layout *layout, gaac_part part, const uint8_t *raw, uint16_t *rows,
+                              size_t stride);
 /* No NaN and no infinity anywhere. */
 bool gaac_raw_block_finite(const gaac_layout *layout, const uint8_t *raw);
 
