@@ -1,0 +1,306 @@
+/* Attention kernels for AVX-512 without BF16 instructions: BF16 is widened by shifts, all sums are F32 FMA.
+ *
+ * Fragments are brought into plain order with one two-source permutation for 16 registers: the tile's words
+ * (channel pair, 16 tokens) of K, (token pair, 16 channels) of V. Many rows share that through a panel on
+ * the stack; few rows use the registers at once. Both ways sum in the same order. */
+#include "cpu/cpu.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    VECTOR = 16,
+    MAX_ROWS = 6, /* a block's accumulators: 6 x 4 of the 32 registers */
+    MAX_VECTORS = 4,
+    DIRECT_ROWS = 4, /* up to here a panel's stores and loads cost more than repeating nothing saves */
+    MAX_CHANNELS = GAAC_UNIT_MAX_FRAGMENTS * GAAC_FRAGMENT_CHANNELS
+};
+
+/* [t][half][i]: where lane (g, t)'s register lies among the two vectors of one t, x = g ^ 2t being the place
+ * of g. V: channel i is register 2 * half + (i & 1) of g = i >> 1; the halves are tokens 2t.. and 2t + 8... */
+#define V4(t, r, g) ((((g) ^ 2 * (t)) * 4) + (r)), ((((g) ^ 2 * (t)) * 4) + (r) + 1)
+#define V_ROW(t, r)                                                                                                    \
+    {                                                                                                                  \
+        V4(t, r, 0), V4(t, r, 1), V4(t, r, 2), V4(t, r, 3), V4(t, r, 4), V4(t, r, 5), V4(t, r, 6), V4(t, r, 7)         \
+    }
+_Alignas(64) static const int32_t v_places[4][2][VECTOR] = {
+    {V_ROW(0, 0), V_ROW(0, 2)}, {V_ROW(1, 0), V_ROW(1, 2)}, {V_ROW(2, 0), V_ROW(2, 2)}, {V_ROW(3, 0), V_ROW(3, 2)}};
+
+/* [t][pair][token]: K: token g + 8s is register s + 2 * pair. */
+#define K8(t, r)                                                                                                       \
+    (0 ^ 2 * (t)) * 4 + (r), (1 ^ 2 * (t)) * 4 + (r), (2 ^ 2 * (t)) * 4 + (r), (3 ^ 2 * (t)) * 4 + (r),                \
+        (4 ^ 2 * (t)) * 4 + (r), (5 ^ 2 * (t)) * 4 + (r), (6 ^ 2 * (t)) * 4 + (r), (7 ^ 2 * (t)) * 4 + (r)
+#define K_ROW(t, r)                                                                                                    \
+    {                                                                                                                  \
+        K8(t, r), K8(t, (r) + 1)                                                                                       \
+    }
+_Alignas(64) static const int32_t k_places[4][2][VECTOR] = {
+    {K_ROW(0, 0), K_ROW(0, 2)}, {K_ROW(1, 0), K_ROW(1, 2)}, {K_ROW(2, 0), K_ROW(2, 2)}, {K_ROW(3, 0), K_ROW(3, 2)}};
+
+/* 16 registers (pairs of BF16) of fragment f and t, in plain order. */
+INLINE __m512i gather(const uint16_t *tile, unsigned f, unsigned t, __m512i places)
+{
+    const uint16_t *at = tile + f * GAAC_FRAGMENT_ELEMENTS + t * 64;
+    return _mm512_permutex2var_epi32(_mm512_load_si512(at), places, _mm512_load_si512(at + 32));
+}
+
+INLINE __m512 widen_lo(__m512i pairs)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+
+INLINE __m512 widen_hi(__m512i pairs)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int32_t)0xffff0000)));
+}
+
+/* ---- many rows: a panel and a block of a matrix product --------------------------------------- */
+
+/* c[rows][vectors * 16] += a[rows][depth] * b[depth][vectors * 16]. */
+INLINE void multiply(const unsigned rows, const unsigned vectors, size_t depth, const float *a, size_t a_stride,
+                     const float *b, size_t b_stride, float *c, size_t c_stride)
+{
+    __m512 sum[MAX_ROWS][MAX_VECTORS];
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < vectors; v++)
+            sum[r][v] = _mm512_load_ps(c + r * c_stride + v * VECTOR);
+    }
+    for (size_t d = 0; d < depth; d++, b += b_stride) {
+        __m512 line[MAX_VECTORS];
+        for (unsigned v = 0; v < vectors; v++)
+            line[v] = _mm512_load_ps(b + v * VECTOR);
+        for (unsigned r = 0; r < rows; r++) {
+            const __m512 factor = _mm512_set1_ps(a[r * a_stride + d]);
+            for (unsigned v = 0; v < vectors; v++)
+                sum[r][v] = _mm512_fmadd_ps(factor, line[v], sum[r][v]);
+        }
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < vectors; v++)
+            _mm512_store_ps(c + r * c_stride + v * VECTOR, sum[r][v]);
+    }
+}
+
+/* The same for a panel of any width, for up to MAX_ROWS rows. */
+INLINE void multiply_wide(const unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
+                          const float *b, size_t b_stride, float *c, size_t c_stride)
+{
+    for (; vectors >= 4; vectors -= 4, b += 4 * VECTOR, c += 4 * VECTOR)
+        multiply(rows, 4, depth, a, a_stride, b, b_stride, c, c_stride);
+    if (vectors >= 2) {
+        multiply(rows, 2, depth, a, a_stride, b, b_stride, c, c_stride);
+        b += 2 * VECTOR;
+        c += 2 * VECTOR;
+    }
+    if (vectors & 1)
+        multiply(rows, 1, depth, a, a_stride, b, b_stride, c, c_stride);
+}
+
+static void multiply_rows(unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
+                          const float *b, size_t b_stride, float *c, size_t c_stride)
+{
+    for (; rows >= MAX_ROWS; rows -= MAX_ROWS, a += MAX_ROWS * a_stride, c += MAX_ROWS * c_stride)
+        multiply_wide(MAX_ROWS, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+    for (; rows >= 3; rows -= 3, a += 3 * a_stride, c += 3 * c_stride)
+        multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+    for (; rows > 0; rows--, a += a_stride, c += c_stride)
+        multiply_wide(1, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+}
+
+/* K as float [channel in the order of prepared rows][64 tokens]. */
+static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
+{
+    for (unsigned f = 0; f < fragments; f++) {
+        for (unsigned t = 0; t < 4; t++) {
+            for (unsigned pair = 0; pair < 2; pair++, panel += 2 * GAAC_STEP_TOKENS) {
+                const __m512i places = _mm512_load_si512(k_places[t][pair]);
+                for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+                    const __m512i words = gather(tiles->tile[i], f, t, places);
+                    _mm512_store_ps(panel + i * VECTOR, widen_lo(words));
+                    _mm512_store_ps(panel + GAAC_STEP_TOKENS + i * VECTOR, widen_hi(words));
+                }
+            }
+        }
+    }
+}
+
+static void score_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q,
+                         size_t q_stride, float *scores, bool accumulate)
+{
+    _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
+    k_panel(fragments, tiles, panel);
+    if (!accumulate)
+        memset(scores, 0, (size_t)rows * GAAC_STEP_TOKENS * sizeof *scores);
+    multiply_rows(rows, GAAC_STEP_TILES, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q, q_stride, panel,
+                  GAAC_STEP_TOKENS, scores, GAAC_STEP_TOKENS);
+}
+
+/* V as float [64 tokens][channels]. */
+static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
+{
+    const size_t width = (size_t)fragments * VECTOR;
+    for (unsigned t = 0; t < 4; t++) {
+        for (unsigned half = 0; half < 2; half++) {
+            const __m512i places = _mm512_load_si512(v_places[t][half]);
+            for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+                float *line = panel + (i * GAAC_BLOCK_TOKENS + 2 * t + 8 * half) * width;
+                for (unsigned f = 0; f < fragments; f++, line += VECTOR) {
+                    const __m512i words = gather(tiles->tile[i], f, t, places);
+                    _mm512_store_ps(line, widen_lo(words));
+                    _mm512_store_ps(line + width, widen_hi(words));
+                }
+            }
+        }
+    }
+}
+
+/* ---- few rows --------------------------------------------------------------------------------- */
+
+/* Weighs `n` fragments from f on for `rows` rows without a panel. */
+INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, const gaac_step_tiles *tiles,
+                         const float *weights, float *acc, size_t acc_stride)
+{
+    __m512 sum[DIRECT_ROWS][MAX_VECTORS];
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < n; v++)
+            sum[r][v] = _mm512_load_ps(acc + r * acc_stride + v * VECTOR);
+    }
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+        for (unsigned half = 0; half < 2; half++) {
+            for (unsigned t = 0; t < 4; t++, weights += 2) {
+                const __m512i places = _mm512_load_si512(v_places[t][half]);
+                for (unsigned v = 0; v < n; v++) {
+                    const __m512i words = gather(tiles->tile[i], f + v, t, places);
+                    const __m512 even = widen_lo(words), odd = widen_hi(words);
+                    for (unsigned r = 0; r < rows; r++) {
+                        const float *w = weights + r * GAAC_STEP_TOKENS;
+                        sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(w[0]), even, sum[r][v]);
+                        sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(w[1]), odd, sum[r][v]);
+                    }
+                }
+            }
+        }
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < n; v++)
+            _mm512_store_ps(acc + r * acc_stride + v * VECTOR, sum[r][v]);
+    }
+}
+
+INLINE void weigh_few(const unsigned rows, unsigned fragments, const gaac_step_tiles *tiles, const float *weights,
+                      float *acc, size_t acc_stride)
+{
+    unsigned f = 0;
+    for (; f + 4 <= fragments; f += 4)
+        weigh_direct(rows, 4, f, tiles, weights, acc + f * VECTOR, acc_stride);
+    for (; f < fragments; f++)
+        weigh_direct(rows, 1, f, tiles, weights, acc + f * VECTOR, acc_stride);
+}
+
+static void scale_rows(unsigned rows, unsigned fragments, const float *factors, float *acc, size_t acc_stride)
+{
+    for (unsigned r = 0; r < rows; r++, acc += acc_stride) {
+        if (factors[r] == 1)
+            continue;
+        const __m512 factor = _mm512_set1_ps(factors[r]);
+        for (unsigned f = 0; f < fragments; f++)
+            _mm512_store_ps(acc + f * VECTOR, _mm512_mul_ps(_mm512_load_ps(acc + f * VECTOR), factor));
+    }
+}
+
+static void weigh_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
+                         const float *factors, float *acc, size_t acc_stride)
+{
+    scale_rows(rows, fragments, factors, acc, acc_stride);
+    switch (rows) {
+    case 1:
+        weigh_few(1, fragments, tiles, weights, acc, acc_stride);
+        return;
+    case 2:
+        weigh_few(2, fragments, tiles, weights, acc, acc_stride);
+        return;
+    case 3:
+        weigh_few(3, fragments, tiles, weights, acc, acc_stride);
+        return;
+    case 4:
+        weigh_few(4, fragments, tiles, weights, acc, acc_stride);
+        return;
+    default:
+        break;
+    }
+    _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
+    v_panel(fragments, tiles, panel);
+    multiply_rows(rows, fragments, GAAC_STEP_TOKENS, weights, GAAC_STEP_TOKENS, panel, (size_t)fragments * VECTOR, acc,
+                  acc_stride);
+}
+
+/* ---- softmax ---------------------------------------------------------------------------------- */
+
+/* 2^x within 2 units in the last place; 0 below -150, NaN for NaN, inf above 128. 2^r on [-1/2, 1/2] by a
+ * polynomial of degree 6 (minimax of the relative error, below 2^-26). */
+INLINE __m512 exp2_ps(__m512 x)
+{
+    /* The constant first: vmaxps returns its second operand when one is NaN. */
+    x = _mm512_max_ps(_mm512_set1_ps(-151), x);
+    const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 r = _mm512_sub_ps(x, n);
+    __m512 p = _mm512_set1_ps(1.535336188319500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.339887440266574e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.618437357674640e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.550332471162809e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.402264791363012e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931472028550421e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+/* tanh(x) = 1 - 2 / (e^2x + 1): an absolute error of 2^-23, which a softcap of 50 makes 6e-6 of a logit. */
+INLINE __m512 tanh_ps(__m512 x)
+{
+    const __m512 one = _mm512_set1_ps(1);
+    const __m512 e = exp2_ps(_mm512_mul_ps(x, _mm512_set1_ps(2.88539008f))); /* 2 log2 e */
+    return _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2), _mm512_add_ps(e, one)));
+}
+
+static float softmax_avx512(float *scores, uint64_t visible, const uint16_t *bias, const gaac_logit_params *params,
+                            gaac_softmax_state *state)
+{
+    const __m512 minus_inf = _mm512_set1_ps(-INFINITY);
+    __m512 s[GAAC_STEP_TILES], max = minus_inf;
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+        s[i] = _mm512_mul_ps(_mm512_load_ps(scores + i * VECTOR), _mm512_set1_ps(params->scale));
+        if (params->softcap != 0)
+            s[i] = _mm512_mul_ps(tanh_ps(s[i]), _mm512_set1_ps(params->softcap));
+        if (bias != NULL) {
+            const __m512 b = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)(bias + i * VECTOR)));
+            s[i] = _mm512_fmadd_ps(b, _mm512_set1_ps(params->slope), s[i]);
+        }
+        s[i] = _mm512_mask_mov_ps(minus_inf, (__mmask16)(visible >> i * VECTOR), s[i]);
+        max = _mm512_max_ps(s[i], max); /* keeps max when s is NaN */
+    }
+    const float new_max = fmaxf(state->max, _mm512_reduce_max_ps(max));
+    const float base = new_max == -INFINITY ? 0 : new_max;
+    __m512 sum = _mm512_setzero_ps();
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+        const __m512 w = exp2_ps(_mm512_sub_ps(s[i], _mm512_set1_ps(base)));
+        const __m512 shown = _mm512_maskz_mov_ps((__mmask16)(visible >> i * VECTOR), w);
+        _mm512_store_ps(scores + i * VECTOR, shown);
+        sum = _mm512_add_ps(sum, shown);
+    }
+    const float factor = new_max == state->max ? 1 : exp2f(state->max - base);
+    state->sum = state->sum * factor + _mm512_reduce_add_ps(sum);
+    state->max = new_max;
+    return factor;
+}
+
+void gaac_attention_kernels_init_avx512(gaac_attention_kernels *kernels)
+{
+    kernels->q_bf16 = false;
+    kernels->v_order = gaac_v_order_natural;
+    kernels->score = score_avx512;
+    kernels->weigh = weigh_avx512;
+    kernels->softmax = softmax_avx512;
+}
