@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
 # Installs what building and testing need, where it can: through apt-get, as root or with sudo -n.
-# Elsewhere it says what to install and fails. Prints nothing when everything is there.
-#   scripts/get-deps.sh [build|test]     build: what `make` and `make demo` need. test: all (default)
+# Elsewhere it says what to install, and fails if it can't be done without. Silent when all is there.
+#   scripts/get-deps.sh build           what `make` and `make demo` need
+#   scripts/get-deps.sh test            everything (default)
+#   scripts/get-deps.sh --check build   installs nothing, only says what is missing
 set -euo pipefail
 
+check=no
+if [ "${1:-}" = --check ]; then check=yes; shift; fi
 what=${1:-test}
 case $what in build | test) ;; *) echo "get-deps.sh: unknown set '$what' (build or test)" >&2; exit 2 ;; esac
 
-missing=()
+missing=() # can't do without
+helpful=() # ninja and ccache only save time; PLplot draws for `gaac inspect --plot`
 need_command() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
 need_module() { pkg-config --exists "$1" 2>/dev/null || missing+=("$2"); }
 
@@ -15,40 +20,44 @@ need_command cc build-essential
 need_command c++ build-essential
 need_command make build-essential
 need_command cmake cmake
-need_command ninja ninja-build
-need_command ccache ccache
 need_command pkg-config pkg-config
 need_command python3 python3
 python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
 need_module libcjson libcjson-dev
+need_module libxxhash libxxhash-dev
+command -v ninja >/dev/null 2>&1 || helpful+=(ninja-build)
+command -v ccache >/dev/null 2>&1 || helpful+=(ccache)
 if [ "$what" = test ]; then
     need_command clang clang
     need_command clang-format clang-format
     need_command clang-tidy clang-tidy
     need_command cppcheck cppcheck
     need_module cmocka libcmocka-dev
+    pkg-config --exists plplot 2>/dev/null || helpful+=(libplplot-dev plplot-driver-cairo)
 fi
-[ ${#missing[@]} -eq 0 ] && exit 0
+wanted=$(printf '%s\n' "${missing[@]}" "${helpful[@]}" | sed '/^$/d' | sort -u | tr '\n' ' ')
+[ -n "$wanted" ] || exit 0
+required=$(printf '%s\n' "${missing[@]}" | sed '/^$/d' | sort -u | tr '\n' ' ')
 
-mapfile -t packages < <(printf '%s\n' "${missing[@]}" | sort -u)
 as_root=()
+may_install=$(command -v apt-get >/dev/null 2>&1 && echo yes || echo no)
 if [ "$(id -u)" -ne 0 ]; then
-    if sudo -n true 2>/dev/null; then as_root=(sudo -n); else as_root=(false); fi
+    if sudo -n true 2>/dev/null; then as_root=(sudo -n); else may_install=no; fi
 fi
-if ! command -v apt-get >/dev/null 2>&1 || [ "${as_root[*]:-}" = false ]; then
-    echo "GAAC needs these packages (Debian's names), and this script may not install them here:" >&2
-    echo "    ${packages[*]}" >&2
+if [ $check = yes ] || [ "$may_install" = no ]; then
+    [ -n "$required" ] || exit 0
+    echo "GAAC needs these packages (Debian's names):" >&2
+    echo "    $required" >&2
     echo "Install them with your system's package manager, then run the same command again." >&2
+    [ $check = no ] || echo "(make deps does it through apt-get, as root or with sudo.)" >&2
     exit 1
 fi
 
-echo "Installing with apt-get: ${packages[*]}"
-install_packages() {
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -q --no-install-recommends "${packages[@]}" >"$log" 2>&1
-}
+echo "Installing with apt-get: $wanted"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# The package lists of a fresh machine are empty or old: refresh them, then install.
-"${as_root[@]}" apt-get update -q >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
-install_packages || { cat "$log" >&2; exit 1; }
+quietly() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "$@" >"$log" 2>&1; }
+# The package lists of a fresh machine are empty, and old ones name versions that are gone.
+quietly apt-get update -q || { cat "$log" >&2; exit 1; }
+# shellcheck disable=SC2086 # words on purpose
+quietly apt-get install -y -q --no-install-recommends $wanted || { cat "$log" >&2; exit 1; }

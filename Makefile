@@ -1,0 +1,74 @@
+# A thin layer over the CMake presets (CMakePresets.json) and scripts/. All that is built or fetched
+# lies under build/; build/deps (stock llama.cpp, the model) survives `make clean`.
+#
+#   make           build the library, the command and the plug-in (build/release)
+#   make test      install what is missing, build, run all tests, the sanitizers and the linters
+#   make demo      stock llama.cpp with and without GAAC, side by side (FRESH=1: keep nothing)
+#   make lint      clang-format, cppcheck, clang-tidy
+#   make bench     time the kernels, each checked first
+#   make install   to PREFIX (default /usr/local), below DESTDIR if set
+#   make deps      install what all of this needs, through apt-get
+#   make clean     remove what was built here; make distclean removes the fetched things too
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+.PHONY: all build deps test demo lint bench install clean distclean
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+
+# Asked when a recipe runs, not when this file is read: `make test` may have installed them by then.
+ENV = $(if $(shell command -v ninja),CMAKE_GENERATOR=Ninja) \
+      $(if $(shell command -v ccache),CMAKE_C_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$(CURDIR))
+build-preset = $(ENV) cmake --preset $(1) $(2) >build/configure-$(1).log || { cat build/configure-$(1).log; exit 1; }; \
+               cmake --build --preset $(1)
+
+all:
+	@scripts/get-deps.sh --check build
+	@$(MAKE) --no-print-directory build
+
+# The tests need cmocka, which who only builds does not.
+build:
+	@mkdir -p build
+	@$(call build-preset,release,-DGAAC_BUILD_TESTS=$(if $(shell pkg-config --exists cmocka && echo y),ON,OFF))
+
+deps:
+	@scripts/get-deps.sh test
+
+# The logs keep what ctest printed: .ci/run shows their ends.
+test: deps
+	@scripts/get-models.sh
+	@scripts/get-stock.sh all
+	@echo "== Release: build and all tests"
+	@$(MAKE) --no-print-directory build
+	@set -o pipefail; ctest --preset release --parallel $(JOBS) | tee build/test-release.log
+	@echo "== AddressSanitizer and UBSan: build and unit tests"
+	@$(call build-preset,debug)
+	@set -o pipefail; ctest --preset debug --parallel $(JOBS) | tee build/test-debug.log
+	@echo "== Clang: build, warnings are errors"
+	@$(call build-preset,clang)
+	@echo "== Lint"
+	@scripts/lint.sh
+
+demo:
+	@scripts/get-deps.sh build
+	@scripts/get-models.sh
+	@scripts/get-stock.sh libs
+	@$(MAKE) --no-print-directory build
+	@python3 bench/demo/demo.py --kvrun build/release/bench/demo/kvrun \
+	    --plugin build/release/integrations/llama.cpp/libggml-gaac.so $(if $(FRESH),--fresh) $(DEMO_FLAGS)
+
+lint: deps build
+	@scripts/lint.sh
+
+bench: deps build
+	@build/release/tests/harness/harness --bench
+
+install: all
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	rm -rf build/release build/debug build/tsan build/clang build/demo build/demo.json build/*.log build/lint
+
+distclean:
+	rm -rf build

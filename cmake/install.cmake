@@ -1,0 +1,38 @@
+# What `make install` puts where, and how other projects find it: pkg-config and find_package(gaac).
+include(CMakePackageConfigHelpers)
+
+install(DIRECTORY include/gaac DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/gaac/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gaac)
+
+# Two export sets: who links the shared library needs nothing else, who links the static one needs
+# cJSON's development files too.
+set(GAAC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/gaac)
+set_target_properties(gaac_shared PROPERTIES EXPORT_NAME shared)
+set_target_properties(gaac_static PROPERTIES EXPORT_NAME static)
+target_compile_definitions(gaac_static INTERFACE GAAC_STATIC)
+foreach(kind shared static)
+  install(TARGETS gaac_${kind} EXPORT gaac_${kind}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT gaac_${kind} FILE gaac-${kind}.cmake NAMESPACE gaac:: DESTINATION ${GAAC_PACKAGE_DIR})
+endforeach()
+
+configure_package_config_file(cmake/gaacConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/gaacConfig.cmake
+  INSTALL_DESTINATION ${GAAC_PACKAGE_DIR})
+# Before 1.0 a minor version may break the API.
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/gaacConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gaacConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/gaacConfigVersion.cmake
+  DESTINATION ${GAAC_PACKAGE_DIR})
+
+# The .pc file names the folders relative to its own, so that an installed tree can be moved.
+file(RELATIVE_PATH GAAC_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" GAAC_PC_PREFIX "${GAAC_PC_PREFIX}")
+foreach(dir LIBDIR INCLUDEDIR)
+  set(GAAC_PC_${dir} ${CMAKE_INSTALL_${dir}})
+  if(NOT IS_ABSOLUTE "${GAAC_PC_${dir}}")
+    set(GAAC_PC_${dir} "\${prefix}/${GAAC_PC_${dir}}")
+  endif()
+endforeach()
+configure_file(cmake/gaac.pc.in ${CMAKE_CURRENT_BINARY_DIR}/gaac.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gaac.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+install(FILES CHANGELOG.md README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# clang-format, cppcheck and clang-tidy over the tree. Any finding fails.
+#   scripts/lint.sh [BUILD_TREE]    the tree's compile_commands.json is used; default build/release
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tree=${1:-build/release}
+jobs=$(nproc 2>/dev/null || echo 2)
+[ -f "$tree/compile_commands.json" ] || {
+    echo "lint.sh: $tree/compile_commands.json is missing: run make first" >&2; exit 1; }
+mkdir -p build/lint
+
+mapfile -t sources < <(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+[ ${#sources[@]} -gt 0 ] || { echo "lint.sh: git ls-files names no source" >&2; exit 1; }
+
+echo "clang-format: ${#sources[@]} files"
+clang-format --dry-run --Werror "${sources[@]}"
+
+# The compile database without what is not ours to judge: nothing outside this folder, one entry a file.
+python3 - "$tree" "${sources[@]}" <<'PYTHON'
+import json, pathlib, sys
+ours = {str(pathlib.Path(name).resolve()) for name in sys.argv[2:]}
+seen = {}
+for entry in json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_text(encoding="utf-8")):
+    path = str((pathlib.Path(entry["directory"]) / entry["file"]).resolve())
+    if path in ours:
+        seen.setdefault(path, dict(entry, file=path))
+pathlib.Path("build/lint/compile_commands.json").write_text(json.dumps(list(seen.values())), encoding="utf-8")
+pathlib.Path("build/lint/files.txt").write_text("".join(path + "\n" for path in sorted(seen)), encoding="utf-8")
+PYTHON
+files=$(wc -l <build/lint/files.txt)
+[ "$files" -gt 0 ] || { echo "lint.sh: $tree compiles no file of this repository" >&2; exit 1; }
+
+echo "cppcheck: $files files"
+mkdir -p build/lint/cppcheck
+cppcheck --quiet --project=build/lint/compile_commands.json --cppcheck-build-dir=build/lint/cppcheck -j "$jobs" \
+    --enable=warning,performance,portability --std=c11 --inline-suppr --error-exitcode=1 \
+    --suppress=missingIncludeSystem --suppress='*:*/build/deps/*'
+
+echo "clang-tidy: $files files"
+xargs -P "$jobs" -n 1 clang-tidy --quiet -p build/lint <build/lint/files.txt 2>build/lint/clang-tidy.err ||
+    { grep -v 'warnings generated\|warning generated' build/lint/clang-tidy.err >&2 || true
+      echo "lint.sh: clang-tidy has findings (above)" >&2; exit 1; }
+echo "lint: clean"
