@@ -68,6 +68,14 @@ static gaac_status remember_reopened(gaac_cache *cache, gaac_layer *layer, gaac_
     return status;
 }
 
+/* A block's rows in the tables count from its first write until it is dropped. */
+static void count_row(gaac_cache *cache, const gaac_layer *layer, int sign)
+{
+    const uint64_t bytes = (uint64_t)(int64_t)sign * gaac_layer_row_bytes(layer);
+    cache->budget.used += bytes;
+    cache->budget.resident += bytes;
+}
+
 static gaac_status open_empty(gaac_cache *cache, gaac_layer *layer, gaac_block *block, gaac_error *error)
 {
     uint32_t          unit;
@@ -75,7 +83,7 @@ static gaac_status open_empty(gaac_cache *cache, gaac_layer *layer, gaac_block *
     if (status != GAAC_OK)
         return status;
     memset(gaac_pool_unit(layer->raw, unit), 0, layer->layout.raw_bytes);
-    cache->budget.resident += gaac_layer_row_bytes(layer);
+    count_row(cache, layer, 1);
     block->unit = unit;
     block->written[GAAC_K] = block->written[GAAC_V] = 0;
     block->valid = false;
@@ -115,17 +123,18 @@ gaac_status gaac_block_open(gaac_cache *cache, gaac_layer *layer, gaac_block_nam
         return open_empty(cache, layer, block, error);
     if (block->state == GAAC_STATE_OPEN || block->state == GAAC_STATE_WAITING)
         return GAAC_OK; /* a waiting block is written in place and goes on waiting */
-    if (block->state == GAAC_STATE_CODED) {
-        const gaac_status status = reopen_coded(cache, layer, name, error);
-        if (status != GAAC_OK)
-            return status;
-    } else {
+    /* First the list: making room in it may finalize any open block, this one too were it open already. */
+    gaac_status status = remember_reopened(cache, layer, name, error);
+    if (status == GAAC_OK && block->state == GAAC_STATE_CODED)
+        status = reopen_coded(cache, layer, name, error);
+    else if (status == GAAC_OK)
         gaac_block_set_state(layer, block, GAAC_STATE_OPEN);
-    }
+    if (status != GAAC_OK)
+        return status;
     block->valid = true;
     const uint16_t kept = (uint16_t)(count < GAAC_BLOCK_TOKENS ? cells_mask(0, cell) : 0);
     block->written[GAAC_K] = block->written[GAAC_V] = kept;
-    return remember_reopened(cache, layer, name, error);
+    return GAAC_OK;
 }
 
 gaac_status gaac_block_written(gaac_cache *cache, gaac_layer *layer, gaac_block_name name, gaac_part part,
@@ -211,7 +220,7 @@ void gaac_block_drop(gaac_cache *cache, gaac_layer *layer, gaac_block_name name)
         gaac_pool_give(layer->epochs[block->epoch].slots, block->unit);
     else
         gaac_pool_give(layer->raw, block->unit);
-    cache->budget.resident -= gaac_layer_row_bytes(layer);
+    count_row(cache, layer, -1);
     account(layer, block, -1);
     memset(block, 0, sizeof *block);
     account(layer, block, 1);

@@ -68,18 +68,18 @@ static gaac_status commit_through(gaac_pool *pool, uint32_t unit, gaac_error *er
     return GAAC_OK;
 }
 
-gaac_status gaac_pool_take(gaac_pool *pool, bool may_exceed, uint32_t *unit, gaac_error *error)
+static gaac_status check_limit(const gaac_budget *budget, uint32_t bytes, gaac_error *error)
 {
-    if (pool->warm_count > 0) {
-        *unit = pool->warm[--pool->warm_count];
-        pool->used++;
+    if (budget->limit == 0 || budget->used + bytes <= budget->limit)
         return GAAC_OK;
-    }
-    const gaac_budget *budget = pool->budget;
-    if (budget->limit != 0 && !may_exceed && budget->resident + pool->unit_bytes > budget->limit)
-        return gaac_fail(error, GAAC_ERROR_MEMORY_LIMIT,
-                         "the cache holds %llu MiB, its limit is %llu MiB; raise the limit or use fewer cells",
-                         (unsigned long long)(budget->resident >> 20), (unsigned long long)(budget->limit >> 20));
+    return gaac_fail(error, GAAC_ERROR_MEMORY_LIMIT,
+                     "the KV cache uses %.1f MiB, its limit is %.1f MiB; raise the limit or use a shorter context",
+                     (double)budget->used / 1048576, (double)budget->limit / 1048576);
+}
+
+/* Takes a unit that is not resident: one whose pages went back, or the next never taken. */
+static gaac_status take_new(gaac_pool *pool, uint32_t *unit, gaac_error *error)
+{
     if (pool->cold_count > 0) {
         *unit = pool->cold[--pool->cold_count];
     } else {
@@ -90,9 +90,24 @@ gaac_status gaac_pool_take(gaac_pool *pool, bool may_exceed, uint32_t *unit, gaa
             return status;
         *unit = pool->touched++;
     }
-    pool->used++;
     count_resident(pool->budget, pool->unit_bytes);
     return GAAC_OK;
+}
+
+gaac_status gaac_pool_take(gaac_pool *pool, bool may_exceed, uint32_t *unit, gaac_error *error)
+{
+    gaac_status status = may_exceed ? GAAC_OK : check_limit(pool->budget, pool->unit_bytes, error);
+    if (status != GAAC_OK)
+        return status;
+    if (pool->warm_count > 0)
+        *unit = pool->warm[--pool->warm_count];
+    else
+        status = take_new(pool, unit, error);
+    if (status == GAAC_OK) {
+        pool->used++;
+        pool->budget->used += pool->unit_bytes;
+    }
+    return status;
 }
 
 /* Everything is free: all pages go back, and the numbering starts again. */
@@ -107,6 +122,7 @@ static void reset_pool(gaac_pool *pool)
 void gaac_pool_give(gaac_pool *pool, uint32_t unit)
 {
     pool->used--;
+    pool->budget->used -= pool->unit_bytes;
     if (pool->warm_count < GAAC_WARM_UNITS || !whole_pages(pool)) {
         pool->warm[pool->warm_count++] = unit;
     } else {

@@ -6,8 +6,10 @@
 
 /* What all pools of a cache may take together. */
 typedef struct gaac_budget {
-    uint64_t limit;    /* bytes; 0 = none */
-    uint64_t resident; /* bytes that units and tables take from the system, free units included */
+    uint64_t limit;    /* of `used`, bytes; 0 = none */
+    uint64_t used;     /* bytes of units that are out, and of tables */
+    uint64_t resident; /* bytes that units and tables take from the system, free units included. Free units
+                          are taken again first, so this follows `used`. */
     uint64_t peak;
 } gaac_budget;
 

@@ -1,0 +1,514 @@
+/* Model-based random testing: a sequence of operations on the cache and on a plain array, compared after
+ * each step. */
+#include "random_kv.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cache/cache_internal.h"
+#include "gaac/gaac.h"
+
+/* A plain array, and which cells of it are written: what drop does depends on that. */
+typedef struct model {
+    gaac_shape shape[4];
+    uint32_t   layers, sequences, cells;
+    uint16_t  *data[4][2];  /* [layer][part], rows [sequence][cell] */
+    uint8_t   *written[4];  /* [layer], bits of the part, [sequence][cell] */
+    uint8_t   *complete[4]; /* [layer][sequence][block]: all its cells were written once since it was empty */
+} model;
+
+static size_t row_elements(const model *m, uint32_t layer, unsigned part)
+{
+    return (size_t)m->shape[layer].kv_heads * (part ? m->shape[layer].head_dim_v : m->shape[layer].head_dim_k);
+}
+
+static void make_model(model *m)
+{
+    for (uint32_t l = 0; l < m->layers; l++) {
+        for (unsigned part = 0; part < 2; part++)
+            m->data[l][part] = calloc((size_t)m->sequences * m->cells, row_elements(m, l, part) * 2);
+        m->written[l] = calloc(m->sequences, m->cells);
+        m->complete[l] = calloc(m->sequences, m->cells / 16);
+    }
+}
+
+static void free_model(model *m)
+{
+    for (uint32_t l = 0; l < m->layers; l++) {
+        free(m->data[l][0]);
+        free(m->data[l][1]);
+        free(m->written[l]);
+        free(m->complete[l]);
+    }
+}
+
+static uint16_t *model_row(model *m, uint32_t layer, unsigned part, uint32_t sequence, uint64_t cell)
+{
+    return m->data[layer][part] + ((size_t)sequence * m->cells + cell) * row_elements(m, layer, part);
+}
+
+static void model_write(model *m, uint32_t layer, unsigned part, uint32_t sequence, uint64_t cell, const uint16_t *row)
+{
+    memcpy(model_row(m, layer, part, sequence, cell), row, row_elements(m, layer, part) * 2);
+    uint8_t *written = m->written[layer] + (size_t)sequence * m->cells;
+    written[cell] |= (uint8_t)(1u << part);
+    bool full = true;
+    for (uint64_t c = cell / 16 * 16; c < cell / 16 * 16 + 16; c++)
+        full = full && written[c] == 3;
+    if (full)
+        m->complete[layer][(size_t)sequence * (m->cells / 16) + cell / 16] = 1;
+}
+
+/* Whole blocks go; of others only cells of blocks that were never complete. */
+static void model_drop(model *m, uint32_t layer, uint32_t sequence, uint64_t first, uint64_t count)
+{
+    for (uint64_t block = first / 16; block * 16 < first + count; block++) {
+        const uint64_t begin = block * 16 > first ? block * 16 : first;
+        const uint64_t end = block * 16 + 16 < first + count ? block * 16 + 16 : first + count;
+        uint8_t       *complete = &m->complete[layer][(size_t)sequence * (m->cells / 16) + block];
+        if (*complete && end - begin < 16)
+            continue;
+        for (uint64_t cell = begin; cell < end; cell++) {
+            for (unsigned part = 0; part < 2; part++)
+                memset(model_row(m, layer, part, sequence, cell), 0, row_elements(m, layer, part) * 2);
+            m->written[layer][(size_t)sequence * m->cells + cell] = 0;
+        }
+        if (end - begin == 16)
+            *complete = 0;
+    }
+}
+
+static void compare(model *m, const gaac_cache *cache, uint32_t layer, uint32_t sequence, uint64_t first, uint64_t count)
+{
+    gaac_error error;
+    for (unsigned part = 0; part < 2; part++) {
+        const size_t stride = row_elements(m, layer, part) + 3;
+        uint16_t    *rows = malloc(count * stride * 2 + 2);
+        assert_int_equal(gaac_cache_read(cache, layer, (gaac_part)part, sequence, first, count, rows, stride, &error), GAAC_OK);
+        for (uint64_t i = 0; i < count; i++)
+            assert_memory_equal(rows + i * stride, model_row(m, layer, part, sequence, first + i),
+                                row_elements(m, layer, part) * 2);
+        free(rows);
+    }
+}
+
+/* The sums that the cache keeps must be those of its blocks. */
+static void check_sums(const gaac_cache *cache)
+{
+    for (uint32_t l = 0; l < cache->layers; l++) {
+        const gaac_layer *layer = &cache->layer[l];
+        uint64_t          count[GAAC_STATE_CODED + 1] = {0}, stored = 0, slots = 0, exceptions = 0;
+        for (uint32_t s = 0; s < cache->sequences; s++)
+            for (uint64_t b = 0; b < cache->blocks_per_sequence; b++) {
+                const gaac_block *block = gaac_block_at(cache, layer, s, b);
+                count[block->state]++;
+                if (block->state == GAAC_STATE_CODED) {
+                    stored += block->stored_n;
+                    exceptions += block->exceptions;
+                    slots += layer->epochs[block->epoch].codec->slot_bytes;
+                }
+            }
+        assert_memory_equal(count, layer->count, sizeof count);
+        assert_int_equal(stored, layer->stored_n);
+        assert_int_equal(slots, layer->slot_bytes);
+        assert_int_equal(exceptions, layer->exceptions);
+    }
+    uint64_t used = 0, blocks = 0;
+    for (uint32_t p = 0; p < cache->pool_count; p++)
+        used += cache->pools[p]->used;
+    for (uint32_t l = 0; l < cache->layers; l++)
+        blocks += cache->sequences * cache->blocks_per_sequence - cache->layer[l].count[GAAC_STATE_EMPTY];
+    assert_int_equal(used, blocks);
+}
+
+typedef struct run {
+    model       m;
+    gaac_cache *cache;
+    uint64_t    seed;
+    uint16_t   *rows;
+} run;
+
+static random_kind random_write_kind(run *r)
+{
+    const unsigned dice = random_below(&r->seed, 40);
+    return dice < 34 ? RANDOM_KV : dice < 38 ? RANDOM_OUTLIERS : dice < 39 ? RANDOM_SPECIAL : RANDOM_BITS;
+}
+
+/* Writes K and V (or, at times, one of them) of a run of cells, in order or scattered. */
+static void step_write(run *r, bool append)
+{
+    const uint32_t layer = random_below(&r->seed, r->m.layers), sequence = random_below(&r->seed, r->m.sequences);
+    const unsigned most = append ? 70 : 20;
+    unsigned       count = 1 + random_below(&r->seed, most);
+    uint64_t       first = random_below(&r->seed, r->m.cells - count + 1);
+    if (append)
+        first = first / 16 * 16;
+    const bool scattered = !append && random_below(&r->seed, 3) == 0;
+    int64_t    cells[128];
+    for (unsigned i = 0; i < count; i++)
+        cells[i] = scattered ? random_below(&r->seed, r->m.cells) : (int64_t)(first + i);
+    const unsigned only = random_below(&r->seed, 12);
+    for (unsigned part = 0; part < 2; part++) {
+        if (only == part)
+            continue;
+        const size_t elements = row_elements(&r->m, layer, part);
+        random_fill(&r->seed, random_write_kind(r), r->rows, count * elements, (unsigned)elements);
+        gaac_error error;
+        assert_int_equal(gaac_cache_write(r->cache, layer, (gaac_part)part, sequence, first,
+                                          scattered || random_below(&r->seed, 2) ? cells : NULL, count, r->rows, elements, &error),
+                         GAAC_OK);
+        for (unsigned i = 0; i < count; i++)
+            model_write(&r->m, layer, part, sequence, (uint64_t)cells[i], r->rows + i * elements);
+    }
+    compare(&r->m, r->cache, layer, sequence, first, count);
+}
+
+static void step_drop(run *r)
+{
+    const uint32_t sequence = random_below(&r->seed, r->m.sequences);
+    const bool     all = random_below(&r->seed, 20) == 0;
+    const uint64_t first = all ? 0 : random_below(&r->seed, r->m.cells);
+    const uint64_t count = all ? r->m.cells : random_below(&r->seed, (unsigned)(r->m.cells - first + 1));
+    gaac_cache_drop(r->cache, sequence, first, count);
+    for (uint32_t layer = 0; layer < r->m.layers; layer++) {
+        model_drop(&r->m, layer, sequence, first, count);
+        compare(&r->m, r->cache, layer, sequence, 0, r->m.cells);
+    }
+}
+
+/* Copying an empty block empties the destination; any other block is copied cell by cell. */
+static void step_copy(run *r)
+{
+    const uint32_t from = random_below(&r->seed, r->m.sequences), to = random_below(&r->seed, r->m.sequences);
+    const uint64_t first = random_below(&r->seed, r->m.cells);
+    const uint64_t count = random_below(&r->seed, (unsigned)(r->m.cells - first + 1));
+    gaac_error     error;
+    assert_int_equal(gaac_cache_copy(r->cache, from, to, first, count, &error), GAAC_OK);
+    for (uint32_t layer = 0; from != to && layer < r->m.layers; layer++) {
+        for (unsigned part = 0; part < 2; part++)
+            for (uint64_t c = first; c < first + count; c++)
+                assert_memory_equal(model_row(&r->m, layer, part, from, c), model_row(&r->m, layer, part, from, c), 2);
+        compare(&r->m, r->cache, layer, from, 0, r->m.cells);
+        for (unsigned part = 0; part < 2; part++) { /* take the destination as read, after checking the copied cells */
+            const size_t elements = row_elements(&r->m, layer, part);
+            uint16_t    *rows = malloc(r->m.cells * elements * 2);
+            assert_int_equal(gaac_cache_read(r->cache, layer, (gaac_part)part, to, 0, r->m.cells, rows, elements, &error), GAAC_OK);
+            for (uint64_t c = 0; c < r->m.cells; c++) {
+                const uint16_t *want = model_row(&r->m, layer, part, c >= first && c < first + count ? from : to, c);
+                assert_memory_equal(rows + c * elements, want, elements * 2);
+            }
+            free(rows);
+        }
+        for (uint64_t c = first; c < first + count; c++)
+            for (unsigned part = 0; part < 2; part++)
+                memcpy(model_row(&r->m, layer, part, to, c), model_row(&r->m, layer, part, from, c),
+                       row_elements(&r->m, layer, part) * 2);
+        /* Which cells count as written follows the cache: read it off, since it only matters to drop. */
+        for (uint64_t b = 0; b < r->m.cells / 16; b++) {
+            const gaac_block *block = gaac_block_at(r->cache, &r->cache->layer[layer], to, b);
+            r->m.complete[layer][(size_t)to * (r->m.cells / 16) + b] =
+                block->state != GAAC_STATE_EMPTY && (block->state != GAAC_STATE_OPEN || block->valid);
+            for (unsigned c = 0; c < 16; c++)
+                r->m.written[layer][(size_t)to * r->m.cells + b * 16 + c] =
+                    block->state == GAAC_STATE_EMPTY ? 0
+                    : block->state == GAAC_STATE_OPEN && !block->valid
+                        ? (uint8_t)((block->written[0] >> c & 1) | (block->written[1] >> c & 1) << 1)
+                        : 3;
+        }
+    }
+}
+
+static void random_run(uint64_t seed, gaac_cache_mode mode, unsigned steps)
+{
+    static const gaac_shape all[] = {{1, 64, 64}, {3, 64, 64}, {1, 128, 128}, {2, 80, 80}, {1, 192, 128}, {2, 32, 16}};
+    run r = {.seed = seed};
+    r.m.layers = 1 + random_below(&r.seed, 3);
+    r.m.sequences = 1 + random_below(&r.seed, 3);
+    r.m.cells = 16 * (8 + random_below(&r.seed, 12));
+    for (uint32_t l = 0; l < r.m.layers; l++)
+        r.m.shape[l] = all[random_below(&r.seed, 6)];
+    make_model(&r.m);
+    r.rows = malloc(128 * 2 * 4096);
+    const gaac_cache_config config = {.shapes = r.m.shape,
+                                      .layers = r.m.layers,
+                                      .sequences = r.m.sequences,
+                                      .tokens_per_sequence = r.m.cells,
+                                      .mode = mode,
+                                      .calibration_tokens = 64 + 16 * random_below(&r.seed, 8)};
+    gaac_error              error;
+    assert_int_equal(gaac_cache_create(&r.cache, &config, &error), GAAC_OK);
+    for (unsigned step = 0; step < steps; step++) {
+        const unsigned dice = random_below(&r.seed, 100);
+        if (dice < 55)
+            step_write(&r, true);
+        else if (dice < 85)
+            step_write(&r, false);
+        else if (dice < 90)
+            step_drop(&r);
+        else if (dice < 94)
+            step_copy(&r);
+        else if (dice < 96)
+            assert_int_equal(gaac_cache_settle(r.cache, &error), GAAC_OK);
+        else
+            compare(&r.m, r.cache, random_below(&r.seed, r.m.layers), random_below(&r.seed, r.m.sequences), 0, r.m.cells);
+        if (step % 16 == 0)
+            check_sums(r.cache);
+    }
+    for (uint32_t l = 0; l < r.m.layers; l++)
+        for (uint32_t s = 0; s < r.m.sequences; s++)
+            compare(&r.m, r.cache, l, s, 0, r.m.cells);
+    gaac_cache_stats stats;
+    assert_int_equal(gaac_cache_get_stats(r.cache, GAAC_ALL_LAYERS, &stats, &error), GAAC_OK);
+    if (mode == GAAC_CACHE_RAW)
+        assert_int_equal(stats.encodes, 0);
+    else
+        assert_true(stats.encodes > 0 && stats.decodes_to_reopen > 0);
+    gaac_cache_destroy(r.cache);
+    free(r.rows);
+    free_model(&r.m);
+}
+
+static void random_operations_coded(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        random_run(seed * 7919, GAAC_CACHE_CODED, 400);
+}
+
+static void random_operations_raw(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 3; seed++)
+        random_run(seed * 104729, GAAC_CACHE_RAW, 300);
+}
+
+/* ---- single cases --------------------------------------------------------------------------- */
+
+static gaac_cache *small_cache(gaac_cache_config *config, gaac_shape *shape)
+{
+    *shape = (gaac_shape){2, 64, 64};
+    config->shapes = shape;
+    config->layers = 1;
+    config->sequences = config->sequences ? config->sequences : 1;
+    config->tokens_per_sequence = config->tokens_per_sequence ? config->tokens_per_sequence : 1024;
+    gaac_cache *cache;
+    gaac_error  error;
+    assert_int_equal(gaac_cache_create(&cache, config, &error), GAAC_OK);
+    return cache;
+}
+
+static gaac_status write_tokens(gaac_cache *cache, uint64_t first, unsigned count, random_kind kind, uint64_t *seed,
+                                gaac_error *error)
+{
+    uint16_t *rows = malloc((size_t)count * 128 * 2);
+    random_fill(seed, kind, rows, (size_t)count * 128, 128);
+    gaac_status status = gaac_cache_write(cache, 0, GAAC_K, 0, first, NULL, count, rows, 128, error);
+    if (status == GAAC_OK)
+        status = gaac_cache_write(cache, 0, GAAC_V, 0, first, NULL, count, rows, 128, error);
+    free(rows);
+    return status;
+}
+
+static gaac_cache_stats stats_of(const gaac_cache *cache)
+{
+    gaac_cache_stats stats;
+    assert_int_equal(gaac_cache_get_stats(cache, GAAC_ALL_LAYERS, &stats, NULL), GAAC_OK);
+    return stats;
+}
+
+static void self_calibration_compresses(void **state)
+{
+    (void)state;
+    gaac_shape        shape;
+    gaac_cache_config config = {.calibration_tokens = 256};
+    gaac_cache       *cache = small_cache(&config, &shape);
+    uint64_t          seed = 3;
+    assert_int_equal(write_tokens(cache, 0, 240, RANDOM_KV, &seed, NULL), GAAC_OK);
+    assert_int_equal(stats_of(cache).blocks_waiting, 15);
+    assert_int_equal(stats_of(cache).blocks_coded, 0);
+    assert_int_equal(write_tokens(cache, 240, 17, RANDOM_KV, &seed, NULL), GAAC_OK);
+    const gaac_cache_stats stats = stats_of(cache);
+    assert_int_equal(stats.blocks_waiting, 0);
+    assert_int_equal(stats.blocks_coded + stats.blocks_raw, 16);
+    assert_int_equal(stats.blocks_open, 1);
+    assert_true(stats.blocks_coded >= 15);
+    assert_true((double)stats.bytes_finalized_bf16 / (double)stats.bytes_finalized_resident > 1.25);
+    gaac_cache_destroy(cache);
+}
+
+/* Values of another scale come: blocks stop fitting, and a new epoch takes over. */
+static void drift_begins_an_epoch(void **state)
+{
+    (void)state;
+    gaac_shape        shape;
+    gaac_cache_config config = {.calibration_tokens = 256, .tokens_per_sequence = 32768};
+    gaac_cache       *cache = small_cache(&config, &shape);
+    uint64_t          seed = 3;
+    assert_int_equal(write_tokens(cache, 0, 8192, RANDOM_KV, &seed, NULL), GAAC_OK);
+    const uint32_t before = stats_of(cache).epochs;
+    uint16_t      *rows = malloc((size_t)16384 * 128 * 2);
+    random_fill(&seed, RANDOM_KV, rows, (size_t)16384 * 128, 128);
+    for (size_t i = 0; i < (size_t)16384 * 128; i++)
+        rows[i] = (uint16_t)(rows[i] - (9 << 7)); /* nine exponents lower */
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 8192, NULL, 16384, rows, 128, NULL), GAAC_OK);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_V, 0, 8192, NULL, 16384, rows, 128, NULL), GAAC_OK);
+    const gaac_cache_stats stats = stats_of(cache);
+    assert_true(stats.epochs > before);
+    assert_true(stats.blocks_coded > stats.blocks_raw);
+    uint16_t *back = malloc((size_t)16384 * 128 * 2);
+    assert_int_equal(gaac_cache_read(cache, 0, GAAC_K, 0, 8192, 16384, back, 128, NULL), GAAC_OK);
+    assert_memory_equal(rows, back, (size_t)16384 * 128 * 2);
+    free(rows);
+    free(back);
+    gaac_cache_destroy(cache);
+}
+
+static void memory_limit_is_kept(void **state)
+{
+    (void)state;
+    gaac_shape        shape;
+    gaac_cache_config config = {.calibration_tokens = 128, .memory_limit = 300 << 10, .tokens_per_sequence = 4096};
+    gaac_cache       *cache = small_cache(&config, &shape);
+    uint64_t          seed = 3;
+    gaac_error        error = {0};
+    unsigned          tokens = 0;
+    gaac_status       status = GAAC_OK;
+    while (status == GAAC_OK && tokens < 4096) {
+        status = write_tokens(cache, tokens, 16, RANDOM_KV, &seed, &error);
+        tokens += 16;
+    }
+    assert_int_equal(status, GAAC_ERROR_MEMORY_LIMIT);
+    assert_non_null(strstr(error.message, "limit"));
+    assert_true(stats_of(cache).bytes_resident < (400 << 10));
+    assert_true(tokens > 16 * 40); /* a BF16 cache would hold 37 blocks */
+    gaac_cache_drop(cache, 0, 0, 4096);
+    assert_int_equal(stats_of(cache).blocks_coded, 0);
+    assert_int_equal(write_tokens(cache, 0, 320, RANDOM_KV, &seed, &error), GAAC_OK);
+    gaac_cache_destroy(cache);
+}
+
+static void dropped_memory_goes_back(void **state)
+{
+    (void)state;
+    gaac_shape        shape;
+    gaac_cache_config config = {.calibration_tokens = 256, .tokens_per_sequence = 65536};
+    gaac_cache       *cache = small_cache(&config, &shape);
+    uint64_t          seed = 9;
+    assert_int_equal(write_tokens(cache, 0, 32768, RANDOM_KV, &seed, NULL), GAAC_OK);
+    const uint64_t full = stats_of(cache).bytes_resident;
+    gaac_cache_drop(cache, GAAC_ALL_SEQUENCES, 0, UINT64_MAX);
+    assert_true(stats_of(cache).bytes_resident < full / 8);
+    gaac_cache_destroy(cache);
+}
+
+/* NaN and infinity in K and V survive, coded or raw. */
+static void non_finite_survives(void **state)
+{
+    (void)state;
+    gaac_shape        shape;
+    gaac_cache_config config = {.calibration_tokens = 64};
+    gaac_cache       *cache = small_cache(&config, &shape);
+    uint64_t          seed = 4;
+    assert_int_equal(write_tokens(cache, 0, 128, RANDOM_KV, &seed, NULL), GAAC_OK);
+    uint16_t rows[16 * 128], back[16 * 128];
+    random_fill(&seed, RANDOM_KV, rows, 16 * 128, 128);
+    rows[5] = 0x7fc3;
+    rows[300] = 0xff80;
+    for (unsigned part = 0; part < 2; part++)
+        assert_int_equal(gaac_cache_write(cache, 0, (gaac_part)part, 0, 128, NULL, 16, rows, 128, NULL), GAAC_OK);
+    gaac_block_view view;
+    gaac_cache_block(cache, 0, 0, 8, &view);
+    assert_false(view.finite);
+    gaac_cache_block(cache, 0, 0, 7, &view);
+    assert_true(view.finite);
+    for (unsigned part = 0; part < 2; part++) {
+        assert_int_equal(gaac_cache_read(cache, 0, (gaac_part)part, 0, 128, 16, back, 128, NULL), GAAC_OK);
+        assert_memory_equal(rows, back, sizeof rows);
+    }
+    gaac_cache_destroy(cache);
+}
+
+static void wrong_places_are_refused(void **state)
+{
+    (void)state;
+    gaac_shape        shape;
+    gaac_cache_config config = {0};
+    gaac_cache       *cache = small_cache(&config, &shape);
+    uint16_t          row[128] = {0};
+    gaac_error        error;
+    const int64_t     negative = -1, beyond = 1024;
+    assert_int_equal(gaac_cache_write(cache, 1, GAAC_K, 0, 0, NULL, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 1, 0, NULL, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 1024, NULL, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, UINT64_MAX, NULL, 2, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, &negative, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, &beyond, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_read(cache, 0, GAAC_V, 0, 1000, 25, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, NULL, 0, row, 128, &error), GAAC_OK); /* zero tokens */
+    gaac_cache_destroy(cache);
+}
+
+/* Every allocation through the hook fails in turn: the right status, nothing leaked. */
+typedef struct failing {
+    unsigned left;
+    size_t   outstanding;
+} failing;
+
+static void *failing_allocate(void *user, size_t bytes, size_t alignment)
+{
+    failing *f = user;
+    if (f->left == 0)
+        return NULL;
+    f->left--;
+    f->outstanding++;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void failing_release(void *user, void *pointer, size_t bytes)
+{
+    (void)bytes;
+    ((failing *)user)->outstanding--;
+    free(pointer);
+}
+
+static void failing_allocations_are_errors(void **state)
+{
+    (void)state;
+    uint64_t seed = 8;
+    bool     succeeded = false;
+    for (unsigned allowed = 0; !succeeded && allowed < 200; allowed++) {
+        failing              f = {allowed, 0};
+        const gaac_allocator hook = {failing_allocate, failing_release, &f};
+        const gaac_shape     shape = {2, 64, 64};
+        gaac_cache_config    config = {.shapes = &shape, .layers = 1, .sequences = 1, .tokens_per_sequence = 512,
+                                       .calibration_tokens = 64, .allocator = &hook};
+        gaac_cache          *cache;
+        gaac_error           error;
+        gaac_status          status = gaac_cache_create(&cache, &config, &error);
+        if (status == GAAC_OK) {
+            status = write_tokens(cache, 0, 128, RANDOM_KV, &seed, &error);
+            succeeded = status == GAAC_OK;
+            gaac_cache_destroy(cache);
+        }
+        assert_true(status == GAAC_OK || status == GAAC_ERROR_OUT_OF_MEMORY);
+        assert_int_equal(f.outstanding, 0);
+    }
+    assert_true(succeeded);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_operations_coded),     cmocka_unit_test(random_operations_raw),
+        cmocka_unit_test(self_calibration_compresses), cmocka_unit_test(drift_begins_an_epoch),
+        cmocka_unit_test(memory_limit_is_kept),        cmocka_unit_test(dropped_memory_goes_back),
+        cmocka_unit_test(non_finite_survives),         cmocka_unit_test(wrong_places_are_refused),
+        cmocka_unit_test(failing_allocations_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
