@@ -14,7 +14,7 @@
 typedef struct options {
     unsigned kv_heads, group, head_dim, cells, query_tokens, workers, layers, seconds_tenths;
     gaac_isa isa;
-    bool json;
+    bool json, raw; /* raw: both caches raw */
 } options;
 
 static uint64_t random_state = 88172645463325252u;
@@ -172,7 +172,7 @@ static const char usage[] =
     "  -k N  KV heads (3)            -g N  query heads a KV head (3)   -d N  head_dim (64)\n"
     "  -c N  cells (6144)            -q N  query tokens (1)            -w N  workers (2)\n"
     "  -l N  layers (30)             -t N  tenths of a second (20)     -i NAME  instruction set (the best)\n"
-    "  -j    JSON\n";
+    "  -j    JSON                    -r    raw against raw: what noise looks like\n";
 
 static bool parse_isa(const char *name, gaac_isa *isa)
 {
@@ -188,7 +188,7 @@ static bool parse_isa(const char *name, gaac_isa *isa)
 static bool parse(int argc, char **argv, options *o)
 {
     int option;
-    while ((option = getopt(argc, argv, "k:g:d:c:q:w:l:t:i:j")) != -1) {
+    while ((option = getopt(argc, argv, "k:g:d:c:q:w:l:t:i:jr")) != -1) {
         const unsigned n = optarg != NULL ? (unsigned)strtoul(optarg, NULL, 10) : 0;
         unsigned *field = option == 'k'   ? &o->kv_heads
                           : option == 'g' ? &o->group
@@ -201,6 +201,8 @@ static bool parse(int argc, char **argv, options *o)
                                           : NULL;
         if (option == 'j')
             o->json = true;
+        else if (option == 'r')
+            o->raw = true;
         else if (option == 'i' ? !parse_isa(optarg, &o->isa) : field == NULL || n == 0)
             return false;
         if (field != NULL)
@@ -211,7 +213,7 @@ static bool parse(int argc, char **argv, options *o)
 
 int main(int argc, char **argv)
 {
-    bench b = {.o = {3, 3, 64, 6144, 1, 2, 30, 20, GAAC_ISA_C, false}};
+    bench b = {.o = {3, 3, 64, 6144, 1, 2, 30, 20, GAAC_ISA_C, false, false}};
     for (int i = 0; i < GAAC_ISA_COUNT; i++)
         b.o.isa = gaac_isa_supported((gaac_isa)i) ? (gaac_isa)i : b.o.isa;
     if (!parse(argc, argv, &b.o)) {
@@ -225,7 +227,7 @@ int main(int argc, char **argv)
     b.out[1] = malloc(elements * sizeof(float));
     for (size_t i = 0; i < elements; i++)
         b.q[i] = normal() * 0.1f;
-    b.cache[0] = make_cache(&b.o, GAAC_CACHE_CODED);
+    b.cache[0] = make_cache(&b.o, b.o.raw ? GAAC_CACHE_RAW : GAAC_CACHE_CODED);
     b.cache[1] = make_cache(&b.o, GAAC_CACHE_RAW);
     fill(&b.o, b.cache[0], b.cache[1]);
 

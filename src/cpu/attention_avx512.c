@@ -127,17 +127,6 @@ static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *pan
     }
 }
 
-static void score_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q,
-                         size_t q_stride, float *scores, bool accumulate)
-{
-    _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
-    k_panel(fragments, tiles, panel);
-    if (!accumulate)
-        memset(scores, 0, (size_t)rows * GAAC_STEP_TOKENS * sizeof *scores);
-    multiply_rows(rows, GAAC_STEP_TILES, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q, q_stride, panel,
-                  GAAC_STEP_TOKENS, scores, GAAC_STEP_TOKENS);
-}
-
 /* V as float [64 tokens][channels]. */
 static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
 {
@@ -168,19 +157,17 @@ INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, cons
         for (unsigned v = 0; v < n; v++)
             sum[r][v] = _mm512_load_ps(acc + r * acc_stride + v * VECTOR);
     }
-    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
-        for (unsigned half = 0; half < 2; half++) {
-            for (unsigned t = 0; t < 4; t++, weights += 2) {
-                const __m512i places = _mm512_load_si512(v_places[t][half]);
-                for (unsigned v = 0; v < n; v++) {
-                    const __m512i words = gather(tiles->tile[i], f + v, t, places);
-                    const __m512 even = widen_lo(words), odd = widen_hi(words);
-                    for (unsigned r = 0; r < rows; r++) {
-                        const float *w = weights + r * GAAC_STEP_TOKENS;
-                        sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(w[0]), even, sum[r][v]);
-                        sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(w[1]), odd, sum[r][v]);
-                    }
-                }
+    /* One loop over the step's token pairs, so that it stays rolled and its body in registers. */
+    for (unsigned pair = 0; pair < GAAC_STEP_TOKENS / 2; pair++, weights += 2) {
+        const unsigned t = pair & 3;
+        const __m512i places = _mm512_load_si512(v_places[t][pair >> 2 & 1]);
+        for (unsigned v = 0; v < n; v++) {
+            const __m512i words = gather(tiles->tile[pair / 8], f + v, t, places);
+            const __m512 even = widen_lo(words), odd = widen_hi(words);
+            for (unsigned r = 0; r < rows; r++) {
+                const float *w = weights + r * GAAC_STEP_TOKENS;
+                sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(w[0]), even, sum[r][v]);
+                sum[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(w[1]), odd, sum[r][v]);
             }
         }
     }
@@ -235,6 +222,66 @@ static void weigh_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsig
     v_panel(fragments, tiles, panel);
     multiply_rows(rows, fragments, GAAC_STEP_TOKENS, weights, GAAC_STEP_TOKENS, panel, (size_t)fragments * VECTOR, acc,
                   acc_stride);
+}
+
+/* Scores of up to DIRECT_ROWS rows without a panel. */
+INLINE void score_direct(const unsigned rows, unsigned fragments, const gaac_step_tiles *tiles, const float *q,
+                         size_t q_stride, float *scores)
+{
+    __m512 sum[DIRECT_ROWS][GAAC_STEP_TILES];
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
+            sum[r][i] = _mm512_load_ps(scores + r * GAAC_STEP_TOKENS + i * VECTOR);
+    }
+    for (unsigned pair = 0; pair < fragments * GAAC_FRAGMENT_CHANNELS / 2; pair++, q += 2) {
+        const unsigned f = pair / 8, t = pair >> 1 & 3;
+        const __m512i places = _mm512_load_si512(k_places[t][pair & 1]);
+        for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+            const __m512i words = gather(tiles->tile[i], f, t, places);
+            const __m512 low = widen_lo(words), high = widen_hi(words);
+            for (unsigned r = 0; r < rows; r++) {
+                sum[r][i] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride]), low, sum[r][i]);
+                sum[r][i] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride + 1]), high, sum[r][i]);
+            }
+        }
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
+            _mm512_store_ps(scores + r * GAAC_STEP_TOKENS + i * VECTOR, sum[r][i]);
+    }
+}
+
+static void score_many(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
+                       float *scores)
+{
+    _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
+    k_panel(fragments, tiles, panel);
+    multiply_rows(rows, GAAC_STEP_TILES, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q, q_stride, panel,
+                  GAAC_STEP_TOKENS, scores, GAAC_STEP_TOKENS);
+}
+
+static void score_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q,
+                         size_t q_stride, float *scores, bool accumulate)
+{
+    if (!accumulate)
+        memset(scores, 0, (size_t)rows * GAAC_STEP_TOKENS * sizeof *scores);
+    switch (rows) {
+    case 1:
+        score_direct(1, fragments, tiles, q, q_stride, scores);
+        break;
+    case 2:
+        score_direct(2, fragments, tiles, q, q_stride, scores);
+        break;
+    case 3:
+        score_direct(3, fragments, tiles, q, q_stride, scores);
+        break;
+    case 4:
+        score_direct(4, fragments, tiles, q, q_stride, scores);
+        break;
+    default:
+        score_many(fragments, tiles, rows, q, q_stride, scores);
+        break;
+    }
 }
 
 /* ---- softmax ---------------------------------------------------------------------------------- */
