@@ -16,9 +16,14 @@ enum {
     GAAC_TILE_MAX_BYTES = GAAC_UNIT_MAX_FRAGMENTS * GAAC_FRAGMENT_BYTES
 };
 
-/* The K (or V) fragments of one unit of each block of a step, 64-byte aligned. */
+/* The K (or V) fragments of one unit of each block of a step, 64-byte aligned, and what lies where the
+ * next step will read: `ahead_lines` lines of 64 bytes from each of `ahead`. Fetching them along with the
+ * arithmetic is part of a kernel's job: sixteen line fill buffers stall a core that asks for a tile at once,
+ * and without fetching ahead memory's latency is the limit. */
 typedef struct gaac_step_tiles {
     const uint16_t *tile[GAAC_STEP_TILES];
+    const uint8_t *ahead[GAAC_STEP_TILES];
+    unsigned ahead_lines; /* at most 8 a fragment */
 } gaac_step_tiles;
 
 /* Query rows as the score kernel wants them: the row's values, rounded to BF16, in the order fragment,

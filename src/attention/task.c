@@ -113,9 +113,13 @@ static void view_step(const task *t, const gaac_live_blocks *live, uint64_t firs
 static bool load_tiles(task *t, const gaac_unit *unit, gaac_part part, gaac_step_tiles *tiles)
 {
     const gaac_layout *layout = t->call->layout;
+    tiles->ahead_lines = 0;
     for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+        unsigned lines = 0;
+        tiles->ahead[i] = (const uint8_t *)gaac_zero_tile;
         if (i < t->next.step.count)
-            gaac_tile_prefetch(layout, &t->next.view[i], t->place->head, unit, part);
+            tiles->ahead[i] = gaac_tile_ahead(layout, &t->next.view[i], t->place->head, unit, part, &lines);
+        tiles->ahead_lines = lines > tiles->ahead_lines ? lines : tiles->ahead_lines;
         tiles->tile[i] = gaac_zero_tile;
         if (i < t->now.step.count)
             tiles->tile[i] = gaac_tile_load(layout, t->call->codec_kernels, &t->now.view[i], t->place->head, unit, part,
@@ -213,6 +217,7 @@ static void weigh_clean(const task *t, const gaac_unit *unit, const gaac_step_ti
     for (uint32_t row = 0, end; row < t->place->rows; row = end) {
         const uint64_t hidden = hidden_unclean(t, row, unclean);
         gaac_step_tiles clean = *tiles;
+        clean.ahead_lines = row == 0 ? tiles->ahead_lines : 0;
         for (end = row + 1; end < t->place->rows && hidden_unclean(t, end, unclean) == hidden;)
             end++;
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {

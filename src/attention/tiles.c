@@ -55,20 +55,18 @@ const uint16_t *gaac_tile_load(const gaac_layout *layout, const gaac_codec_kerne
     return (const uint16_t *)(const void *)part_data(layout, view, head, unit, part);
 }
 
-void gaac_tile_prefetch(const gaac_layout *layout, const gaac_block_view *view, uint32_t head, const gaac_unit *unit,
-                        gaac_part part)
+const uint8_t *gaac_tile_ahead(const gaac_layout *layout, const gaac_block_view *view, uint32_t head,
+                               const gaac_unit *unit, gaac_part part, unsigned *lines)
 {
-    const uint8_t *data = part_data(layout, view, head, unit, part);
     const bool coded = view->class_ == GAAC_BLOCK_CODED && unit->hv != 0;
-    const size_t bytes = coded ? (size_t)unit->hv * GAAC_PART_FIXED_BYTES : unit->fragments * GAAC_FRAGMENT_BYTES;
-    for (size_t i = 0; i < bytes; i += CACHE_LINE)
-        __builtin_prefetch(data + i);
     if (coded && (part == GAAC_K || !unit->has_k)) {
         const uint32_t entry = entry_of(layout, view, head, unit);
         const uint8_t *variable = view->data + layout->fixed_bytes + gaac_entry_offset(entry);
         for (uint32_t i = 0; i < gaac_entry_length(entry) + CACHE_LINE - 1; i += CACHE_LINE)
             __builtin_prefetch(variable + i);
     }
+    *lines = (coded ? unit->hv * GAAC_PART_FIXED_BYTES : unit->fragments * GAAC_FRAGMENT_BYTES) / CACHE_LINE;
+    return part_data(layout, view, head, unit, part);
 }
 
 void gaac_tile_clean_v(unsigned fragments, const uint16_t *tile, uint64_t visible, uint16_t *clean)

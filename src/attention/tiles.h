@@ -25,9 +25,10 @@ const uint16_t *gaac_tile_load(const gaac_layout *layout, const gaac_codec_kerne
                                const gaac_block_view *view, uint32_t head, const gaac_unit *unit, gaac_part part,
                                unsigned i, gaac_tile_scratch *scratch);
 
-/* Starts to bring the same tile's memory nearer. */
-void gaac_tile_prefetch(const gaac_layout *layout, const gaac_block_view *view, uint32_t head, const gaac_unit *unit,
-                        gaac_part part);
+/* Where the same tile's memory lies, and how many lines of 64 bytes it has: gaac_step_tiles.ahead. Starts to
+ * fetch its tags at once. */
+const uint8_t *gaac_tile_ahead(const gaac_layout *layout, const gaac_block_view *view, uint32_t head,
+                               const gaac_unit *unit, gaac_part part, unsigned *lines);
 
 /* All zero: stands for the blocks that the last step lacks. */
 extern const uint16_t gaac_zero_tile[GAAC_TILE_MAX_BYTES / 2];

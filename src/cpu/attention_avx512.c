@@ -57,6 +57,15 @@ INLINE __m512 widen_hi(__m512i pairs)
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int32_t)0xffff0000)));
 }
 
+/* Line number `line` of what the next step reads. */
+INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned line)
+{
+    if (line < tiles->ahead_lines) {
+        for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
+            _mm_prefetch((const char *)tiles->ahead[i] + (size_t)line * 64, _MM_HINT_T0);
+    }
+}
+
 /* ---- many rows: a panel and a block of a matrix product --------------------------------------- */
 
 /* c[rows][vectors * 16] += a[rows][depth] * b[depth][vectors * 16]. */
@@ -117,6 +126,7 @@ static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *pan
         for (unsigned t = 0; t < 4; t++) {
             for (unsigned pair = 0; pair < 2; pair++, panel += 2 * GAAC_STEP_TOKENS) {
                 const __m512i places = _mm512_load_si512(k_places[t][pair]);
+                fetch_ahead(tiles, (f * 4 + t) * 2 + pair);
                 for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
                     const __m512i words = gather(tiles->tile[i], f, t, places);
                     _mm512_store_ps(panel + i * VECTOR, widen_lo(words));
@@ -134,6 +144,8 @@ static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *pan
     for (unsigned t = 0; t < 4; t++) {
         for (unsigned half = 0; half < 2; half++) {
             const __m512i places = _mm512_load_si512(v_places[t][half]);
+            for (unsigned f = 0; f < fragments; f++)
+                fetch_ahead(tiles, (t * 2 + half) * fragments + f);
             for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
                 float *line = panel + (i * GAAC_BLOCK_TOKENS + 2 * t + 8 * half) * width;
                 for (unsigned f = 0; f < fragments; f++, line += VECTOR) {
@@ -161,6 +173,8 @@ INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, cons
     for (unsigned pair = 0; pair < GAAC_STEP_TOKENS / 2; pair++, weights += 2) {
         const unsigned t = pair & 3;
         const __m512i places = _mm512_load_si512(v_places[t][pair >> 2 & 1]);
+        if (pair * n % 4 == 0) /* 8 lines a fragment in 32 turns */
+            fetch_ahead(tiles, 8 * f + pair * n / 4);
         for (unsigned v = 0; v < n; v++) {
             const __m512i words = gather(tiles->tile[pair / 8], f + v, t, places);
             const __m512 even = widen_lo(words), odd = widen_hi(words);
@@ -236,6 +250,7 @@ INLINE void score_direct(const unsigned rows, unsigned fragments, const gaac_ste
     for (unsigned pair = 0; pair < fragments * GAAC_FRAGMENT_CHANNELS / 2; pair++, q += 2) {
         const unsigned f = pair / 8, t = pair >> 1 & 3;
         const __m512i places = _mm512_load_si512(k_places[t][pair & 1]);
+        fetch_ahead(tiles, pair);
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
             const __m512i words = gather(tiles->tile[i], f, t, places);
             const __m512 low = widen_lo(words), high = widen_hi(words);
