@@ -1,0 +1,80 @@
+/* The end of a vector encoder's work, in plain C: exceptions are rare. */
+#include "cpu/encoding.h"
+
+#include <string.h>
+
+/* The elements of a word in the order that the definition lists them: A.lo, A.hi, B.lo, B.hi. */
+static const struct element {
+    unsigned b, hi, byte; /* register B; upper half; byte of N */
+} elements[4] = {{0, 0, 1}, {0, 1, 3}, {1, 0, 2}, {1, 1, 0}};
+
+static void add_word(gaac_exceptions *exceptions, gaac_part part, unsigned h, unsigned k, unsigned position,
+                     unsigned outside, const uint16_t *fragments)
+{
+    for (unsigned i = 0; i < 4; i++) {
+        if ((outside >> elements[i].byte & 1) == 0)
+            continue;
+        const unsigned s = k & 1, b = elements[i].b, hi = elements[i].hi;
+        const unsigned r = part == GAAC_K ? s + 2 * b : 2 * s + b;
+        const unsigned fragment = 4 * h + (k >> 1);
+        const uint16_t value = fragments[fragment * GAAC_FRAGMENT_ELEMENTS + position * 8 + 2 * r + hi];
+        if (exceptions->count < sizeof exceptions->records / sizeof exceptions->records[0])
+            exceptions->records[exceptions->count] = (uint32_t)(value >> 7 & 0xff) | hi << 8 | (4 * (k >> 1) + r) << 9 |
+                                                     h << 13 | (unsigned)part << 14 | position << 15;
+        exceptions->count++;
+        exceptions->flags |= 1u << (2 * (unsigned)part + h);
+    }
+}
+
+static void add_position(gaac_exceptions *exceptions, unsigned hv, unsigned parts, unsigned position,
+                         const gaac_encoding *encoding, const uint16_t *const fragments[2])
+{
+    for (unsigned part = 0; part < 2; part++) {
+        if ((parts >> part & 1) == 0)
+            continue;
+        for (unsigned h = 0; h < hv; h++)
+            for (unsigned k = 0; k < 8; k++)
+                add_word(exceptions, (gaac_part)part, h, k, position,
+                         encoding->outside[part][h][k >> 2][position] >> 4 * (k & 3) & 15, fragments[part]);
+    }
+}
+
+void gaac_exceptions_collect(gaac_exceptions *exceptions, unsigned hv, unsigned parts, const gaac_encoding *encoding,
+                             const uint16_t *const fragments[2])
+{
+    uint16_t hit[GAAC_LANES] = {0};
+    for (unsigned part = 0; part < 2; part++)
+        for (unsigned h = 0; h < hv && (parts >> part & 1) != 0; h++)
+            for (unsigned position = 0; position < GAAC_LANES; position++)
+                hit[position] |= encoding->outside[part][h][0][position] | encoding->outside[part][h][1][position];
+    exceptions->count = 0;
+    exceptions->flags = 0;
+    for (unsigned lane = 0; lane < GAAC_LANES; lane++) {
+        const unsigned position = gaac_position(lane >> 2, lane & 3);
+        if (hit[position] != 0)
+            add_position(exceptions, hv, parts, position, encoding, fragments);
+    }
+}
+
+bool gaac_encoding_measure(unsigned hv, uint32_t stored_n, const gaac_exceptions *exceptions, uint32_t capacity,
+                           gaac_unit_info *info)
+{
+    const uint32_t used = GAAC_TAG_BYTES * hv + stored_n + 4 * exceptions->count;
+    info->bytes = (used + GAAC_POOL_ALIGN - 1) / GAAC_POOL_ALIGN * GAAC_POOL_ALIGN;
+    info->stored_n = stored_n;
+    info->exceptions = exceptions->count;
+    info->exception_flags = exceptions->flags;
+    return info->bytes <= capacity && info->bytes <= GAAC_MAX_UNIT_POOL;
+}
+
+void gaac_exceptions_write(const gaac_exceptions *exceptions, unsigned hv, const gaac_unit_info *info,
+                           uint8_t *variable)
+{
+    const uint32_t n_end = GAAC_TAG_BYTES * hv + info->stored_n;
+    memset(variable + n_end, 0, info->bytes - n_end - 4 * exceptions->count);
+    for (uint32_t i = 0; i < exceptions->count; i++) {
+        const uint32_t more = i + 1 < exceptions->count ? UINT32_C(0x80000000) : 0;
+        const uint32_t record = exceptions->records[i] | more;
+        memcpy(variable + info->bytes - 4 * (i + 1), &record, sizeof record);
+    }
+}

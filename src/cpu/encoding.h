@@ -1,0 +1,37 @@
+/* What the vector encoders share: the state between finding a unit's codes and writing its variable part,
+ * and the rare things that plain C does for them. */
+#ifndef GAAC_CPU_ENCODING_H
+#define GAAC_CPU_ENCODING_H
+
+#include "codec/unit.h"
+
+/* What a vector encoder knows of a unit once the fixed parts are written. Bits of a position in tags are the
+ * format's (4 * (part * hv + half) + byte of N); outside has bit 4 * (k & 3) + byte of N for the elements
+ * that lie outside both windows, by [part][half][k >> 2][position]. The halves that the unit lacks are
+ * undefined in n and outside, and zero in tags. */
+typedef struct gaac_encoding {
+    _Alignas(64) uint32_t n[2][GAAC_MAX_HV][GAAC_LANES];
+    _Alignas(64) uint16_t outside[2][GAAC_MAX_HV][2][GAAC_LANES];
+    _Alignas(64) uint16_t tags[GAAC_LANES];
+} gaac_encoding;
+
+/* The exceptions of a unit, in the order of the format. */
+typedef struct gaac_exceptions {
+    uint32_t count; /* may pass the size of records: then they fit no unit */
+    uint32_t flags; /* as gaac_unit_info.exception_flags */
+    uint32_t records[GAAC_MAX_UNIT_POOL / 4];
+} gaac_exceptions;
+
+/* Lists the elements that encoding->outside names. fragments[part] is read where the unit has the part. */
+void gaac_exceptions_collect(gaac_exceptions *exceptions, unsigned hv, unsigned parts, const gaac_encoding *encoding,
+                             const uint16_t *const fragments[2]);
+
+/* Fills info; false if the variable part doesn't fit. */
+bool gaac_encoding_measure(unsigned hv, uint32_t stored_n, const gaac_exceptions *exceptions, uint32_t capacity,
+                           gaac_unit_info *info);
+
+/* Writes what follows the stored N bytes: padding and exceptions. */
+void gaac_exceptions_write(const gaac_exceptions *exceptions, unsigned hv, const gaac_unit_info *info,
+                           uint8_t *variable);
+
+#endif

@@ -1,0 +1,160 @@
+/* Which instruction sets the machine and its operating system have, and the kernel tables of the process. */
+#include "cpu/cpu.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const isa_names[GAAC_ISA_COUNT] = {"c", "avx2", "avx512", "avx512bf16"};
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+
+/* One CPUID leaf; zeros when the CPU doesn't have it. */
+typedef struct leaf {
+    unsigned eax, ebx, ecx, edx;
+} leaf;
+
+static leaf read_leaf(unsigned number, unsigned sub)
+{
+    leaf l = {0, 0, 0, 0};
+    if (__get_cpuid_count(number, sub, &l.eax, &l.ebx, &l.ecx, &l.edx) == 0)
+        return (leaf){0, 0, 0, 0};
+    return l;
+}
+
+static bool has_bits(unsigned value, unsigned bits)
+{
+    return (value & bits) == bits;
+}
+
+/* XCR0: which register states the operating system saves. Only readable when CPUID says OSXSAVE. */
+static unsigned read_xcr0(void)
+{
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static gaac_isa find_isa(void)
+{
+    enum { XMM_YMM = 0x6, OPMASK_ZMM = 0xe0 };
+    const leaf basic = read_leaf(1, 0), extended = read_leaf(0x80000001, 0);
+    const leaf features = read_leaf(7, 0), more = read_leaf(7, 1);
+
+    if (!has_bits(basic.ecx, bit_OSXSAVE | bit_AVX))
+        return GAAC_ISA_C;
+    const unsigned states = read_xcr0();
+    if (!has_bits(states, XMM_YMM) || !has_bits(basic.ecx, bit_FMA | bit_F16C | bit_POPCNT) ||
+        !has_bits(features.ebx, bit_AVX2 | bit_BMI | bit_BMI2) || !has_bits(extended.ecx, bit_LZCNT))
+        return GAAC_ISA_C;
+    if (!has_bits(states, XMM_YMM | OPMASK_ZMM) ||
+        !has_bits(features.ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) ||
+        !has_bits(features.ecx, bit_AVX512VBMI | bit_AVX512VBMI2))
+        return GAAC_ISA_AVX2;
+    return has_bits(more.eax, bit_AVX512BF16) ? GAAC_ISA_AVX512BF16 : GAAC_ISA_AVX512;
+}
+
+static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
+{
+    if (isa >= GAAC_ISA_AVX2)
+        gaac_codec_kernels_init_avx2(codec);
+    if (isa >= GAAC_ISA_AVX512)
+        gaac_codec_kernels_init_avx512(codec);
+}
+
+static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
+{
+    if (isa >= GAAC_ISA_AVX2)
+        gaac_attention_kernels_init_avx2(attention);
+    if (isa >= GAAC_ISA_AVX512)
+        gaac_attention_kernels_init_avx512(attention);
+    if (isa >= GAAC_ISA_AVX512BF16)
+        gaac_attention_kernels_init_avx512bf16(attention);
+}
+
+#else
+
+static gaac_isa find_isa(void)
+{
+    return GAAC_ISA_C;
+}
+
+static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
+{
+    (void)isa;
+    (void)codec;
+}
+
+static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
+{
+    (void)isa;
+    (void)attention;
+}
+
+#endif
+
+/* The CPU-feature cache: the library's only state. Written once, under `once`. */
+static struct {
+    pthread_once_t once;
+    gaac_isa machine; /* the best that the machine has */
+    gaac_isa chosen;  /* that, or what GAAC_CPU lowers it to */
+    gaac_codec_kernels codec;
+    gaac_attention_kernels attention;
+} cpu = {.once = PTHREAD_ONCE_INIT};
+
+void gaac_cpu_tables(gaac_isa isa, gaac_codec_kernels *codec, gaac_attention_kernels *attention)
+{
+    gaac_codec_kernels_init_c(codec);
+    gaac_attention_kernels_init_c(attention);
+    raise_codec(isa, codec);
+    raise_attention(isa, attention);
+}
+
+static gaac_isa capped(gaac_isa isa)
+{
+    const char *cap = getenv("GAAC_CPU");
+    if (cap == NULL)
+        return isa;
+    for (unsigned lower = 0; lower < (unsigned)isa; lower++)
+        if (strcmp(cap, isa_names[lower]) == 0)
+            return (gaac_isa)lower;
+    return isa;
+}
+
+static void fill_cache(void)
+{
+    cpu.machine = find_isa();
+    cpu.chosen = capped(cpu.machine);
+    gaac_cpu_tables(cpu.chosen, &cpu.codec, &cpu.attention);
+}
+
+bool gaac_isa_supported(gaac_isa isa)
+{
+    pthread_once(&cpu.once, fill_cache);
+    return isa <= cpu.machine;
+}
+
+const char *gaac_isa_name(gaac_isa isa)
+{
+    return (unsigned)isa < GAAC_ISA_COUNT ? isa_names[isa] : "unknown";
+}
+
+const char *gaac_cpu_isa(void)
+{
+    pthread_once(&cpu.once, fill_cache);
+    return isa_names[cpu.chosen];
+}
+
+const gaac_codec_kernels *gaac_cpu_codec(void)
+{
+    pthread_once(&cpu.once, fill_cache);
+    return &cpu.codec;
+}
+
+const gaac_attention_kernels *gaac_cpu_attention(void)
+{
+    pthread_once(&cpu.once, fill_cache);
+    return &cpu.attention;
+}
