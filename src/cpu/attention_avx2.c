@@ -1,0 +1,298 @@
+/* Attention kernels for AVX2 and FMA: BF16 is widened by shifts into a panel of floats on the stack, then
+ * multiplied with the rows; all sums are F32.
+ *
+ * A vector of a fragment holds two lanes of one t. Vector w of t holds g = 2 (w ^ t) and the next, so a
+ * vector's logical number is w ^ t, and a 64-bit unpack of two of them gives eight tokens of a channel pair
+ * (K) or eight channels of a token pair (V), in an order that depends on nothing: scores are put right once
+ * at the end, accumulators keep it (v_order). */
+#include "cpu/cpu.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    VECTOR = 8,
+    MAX_ROWS = 6, /* 6 x 2 accumulators, two lines of the panel and a factor fill the 16 registers */
+    MAX_VECTORS = 2,
+    MAX_CHANNELS = GAAC_UNIT_MAX_FRAGMENTS * GAAC_FRAGMENT_CHANNELS,
+    STEP_VECTORS = GAAC_STEP_TOKENS / VECTOR,
+    TILE_VECTORS = GAAC_BLOCK_TOKENS / VECTOR
+};
+
+static const uint8_t v_order_avx2[GAAC_FRAGMENT_CHANNELS] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
+
+INLINE __m256i load_logical(const uint16_t *tile, unsigned f, unsigned t, unsigned number)
+{
+    return _mm256_load_si256(
+        (const __m256i *)(const void *)(tile + f * GAAC_FRAGMENT_ELEMENTS + t * 64 + (number ^ t) * 16));
+}
+
+INLINE __m256 widen_lo(__m256i pairs)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+}
+
+INLINE __m256 widen_hi(__m256i pairs)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int32_t)0xffff0000)));
+}
+
+INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned line)
+{
+    if (line < tiles->ahead_lines) {
+        for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
+            _mm_prefetch((const char *)tiles->ahead[i] + (size_t)line * 64, _MM_HINT_T0);
+    }
+}
+
+/* ---- a block of a matrix product -------------------------------------------------------------- */
+
+/* c[rows][vectors * 8] += a[rows][depth] * b[depth][vectors * 8]. */
+INLINE void multiply(const unsigned rows, const unsigned vectors, size_t depth, const float *a, size_t a_stride,
+                     const float *b, size_t b_stride, float *c, size_t c_stride)
+{
+    __m256 sum[MAX_ROWS][MAX_VECTORS];
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < vectors; v++)
+            sum[r][v] = _mm256_load_ps(c + r * c_stride + v * VECTOR);
+    }
+    for (size_t d = 0; d < depth; d++, b += b_stride) {
+        __m256 line[MAX_VECTORS];
+        for (unsigned v = 0; v < vectors; v++)
+            line[v] = _mm256_load_ps(b + v * VECTOR);
+        for (unsigned r = 0; r < rows; r++) {
+            const __m256 factor = _mm256_broadcast_ss(&a[r * a_stride + d]);
+            for (unsigned v = 0; v < vectors; v++)
+                sum[r][v] = _mm256_fmadd_ps(factor, line[v], sum[r][v]);
+        }
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < vectors; v++)
+            _mm256_store_ps(c + r * c_stride + v * VECTOR, sum[r][v]);
+    }
+}
+
+/* vectors is even: tiles are 16 tokens, fragments 16 channels. */
+static void multiply_rows(unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
+                          const float *b, size_t b_stride, float *c, size_t c_stride)
+{
+    while (rows > 0) {
+        const unsigned n = rows >= MAX_ROWS ? MAX_ROWS : rows >= 3 ? 3 : 1;
+        for (unsigned v = 0; v < vectors; v += 2) {
+            const float *b_part = b + (size_t)v * VECTOR;
+            float *c_part = c + (size_t)v * VECTOR;
+            if (n == MAX_ROWS)
+                multiply(MAX_ROWS, 2, depth, a, a_stride, b_part, b_stride, c_part, c_stride);
+            else if (n == 3)
+                multiply(3, 2, depth, a, a_stride, b_part, b_stride, c_part, c_stride);
+            else
+                multiply(1, 2, depth, a, a_stride, b_part, b_stride, c_part, c_stride);
+        }
+        rows -= n;
+        a += n * a_stride;
+        c += n * c_stride;
+    }
+}
+
+/* ---- K ---------------------------------------------------------------------------------------- */
+
+/* Stores a pair's low and high halves, one line of the panel apart. */
+INLINE void store_pair(__m256i pairs, float *line, size_t stride)
+{
+    _mm256_store_ps(line, widen_lo(pairs));
+    _mm256_store_ps(line + stride, widen_hi(pairs));
+}
+
+/* K as float [channel in the order of prepared rows][64 tokens, unsorted inside a tile]. */
+static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
+{
+    for (unsigned f = 0; f < fragments; f++) {
+        for (unsigned t = 0; t < 4; t++, panel += 4 * GAAC_STEP_TOKENS) {
+            fetch_ahead(tiles, (f * 4 + t) * 2);
+            fetch_ahead(tiles, (f * 4 + t) * 2 + 1);
+            for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+                for (unsigned v = 0; v < TILE_VECTORS; v++) {
+                    const __m256i x = load_logical(tiles->tile[i], f, t, 2 * v);
+                    const __m256i y = load_logical(tiles->tile[i], f, t, 2 * v + 1);
+                    float *line = panel + (i * TILE_VECTORS + v) * VECTOR;
+                    store_pair(_mm256_unpacklo_epi64(x, y), line, GAAC_STEP_TOKENS);
+                    store_pair(_mm256_unpackhi_epi64(x, y), line + 2 * GAAC_STEP_TOKENS, GAAC_STEP_TOKENS);
+                }
+            }
+        }
+    }
+}
+
+/* Adds a row of unsorted scores to the row. Vector 0 of a tile holds tokens 0 8 2 10 1 9 3 11, vector 1 four
+ * more each. */
+static void add_sorted(const float *unsorted, float *scores, bool accumulate)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
+    for (unsigned i = 0; i < GAAC_STEP_TOKENS; i += GAAC_BLOCK_TOKENS) {
+        const __m256 a = _mm256_permutevar8x32_ps(_mm256_load_ps(unsorted + i), order);
+        const __m256 b = _mm256_permutevar8x32_ps(_mm256_load_ps(unsorted + i + VECTOR), order);
+        __m256 low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
+        if (accumulate) {
+            low = _mm256_add_ps(_mm256_load_ps(scores + i), low);
+            high = _mm256_add_ps(_mm256_load_ps(scores + i + VECTOR), high);
+        }
+        _mm256_store_ps(scores + i, low);
+        _mm256_store_ps(scores + i + VECTOR, high);
+    }
+}
+
+static void score_avx2(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q, size_t q_stride,
+                       float *scores, bool accumulate)
+{
+    _Alignas(32) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
+    _Alignas(32) float unsorted[MAX_ROWS * GAAC_STEP_TOKENS];
+    const float *q_rows = q;
+    k_panel(fragments, tiles, panel);
+    for (unsigned first = 0; first < rows; first += MAX_ROWS) {
+        const unsigned n = rows - first < MAX_ROWS ? rows - first : MAX_ROWS;
+        memset(unsorted, 0, sizeof unsorted);
+        multiply_rows(n, STEP_VECTORS, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q_rows + first * q_stride, q_stride,
+                      panel, GAAC_STEP_TOKENS, unsorted, GAAC_STEP_TOKENS);
+        for (unsigned r = 0; r < n; r++)
+            add_sorted(unsorted + (size_t)r * GAAC_STEP_TOKENS, scores + (size_t)(first + r) * GAAC_STEP_TOKENS,
+                       accumulate);
+    }
+}
+
+/* ---- V ---------------------------------------------------------------------------------------- */
+
+/* V as float [64 tokens][channels in v_order]. */
+static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
+{
+    const size_t width = (size_t)fragments * GAAC_FRAGMENT_CHANNELS;
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+        for (unsigned t = 0; t < 4; t++) {
+            float *line = panel + (i * GAAC_BLOCK_TOKENS + 2 * t) * width;
+            for (unsigned f = 0; f < fragments; f++) {
+                if (i < 2)
+                    fetch_ahead(tiles, (i * 4 + t) * fragments + f);
+                for (unsigned v = 0; v < TILE_VECTORS; v++, line += VECTOR) {
+                    const __m256i x = load_logical(tiles->tile[i], f, t, 2 * v);
+                    const __m256i y = load_logical(tiles->tile[i], f, t, 2 * v + 1);
+                    store_pair(_mm256_unpacklo_epi64(x, y), line, width);
+                    store_pair(_mm256_unpackhi_epi64(x, y), line + 8 * width, width);
+                }
+            }
+        }
+    }
+}
+
+static void scale_rows(unsigned rows, unsigned fragments, const float *factors, float *acc, size_t acc_stride)
+{
+    for (unsigned r = 0; r < rows; r++, acc += acc_stride) {
+        if (factors[r] == 1)
+            continue;
+        const __m256 factor = _mm256_set1_ps(factors[r]);
+        for (unsigned i = 0; i < fragments * GAAC_FRAGMENT_CHANNELS; i += VECTOR)
+            _mm256_store_ps(acc + i, _mm256_mul_ps(_mm256_load_ps(acc + i), factor));
+    }
+}
+
+static void weigh_avx2(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
+                       const float *factors, float *acc, size_t acc_stride)
+{
+    _Alignas(32) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
+    scale_rows(rows, fragments, factors, acc, acc_stride);
+    v_panel(fragments, tiles, panel);
+    multiply_rows(rows, 2 * fragments, GAAC_STEP_TOKENS, weights, GAAC_STEP_TOKENS, panel,
+                  (size_t)fragments * GAAC_FRAGMENT_CHANNELS, acc, acc_stride);
+}
+
+/* ---- softmax ---------------------------------------------------------------------------------- */
+
+/* 2^x within 2 units in the last place, 0 below -126.5, 2^127 above 127, NaN for NaN. Polynomial as in
+ * attention_avx512.c; the clamped constant comes first since vmaxps returns its second operand for a NaN. */
+INLINE __m256 exp2_ps(__m256 x)
+{
+    x = _mm256_min_ps(_mm256_set1_ps(127), _mm256_max_ps(_mm256_set1_ps(-127), x));
+    const __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 r = _mm256_sub_ps(x, n);
+    __m256 p = _mm256_set1_ps(1.535336188319500e-4f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.339887440266574e-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(9.618437357674640e-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.550332471162809e-2f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(2.402264791363012e-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(6.931472028550421e-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    /* n = -127 gives the bits of 0. */
+    const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(p, _mm256_castsi256_ps(power));
+}
+
+/* tanh(x) = 1 - 2 / (e^2x + 1): an absolute error of 2^-23, which a softcap of 50 makes 6e-6 of a logit. */
+INLINE __m256 tanh_ps(__m256 x)
+{
+    const __m256 one = _mm256_set1_ps(1);
+    const __m256 e = exp2_ps(_mm256_mul_ps(x, _mm256_set1_ps(2.88539008f))); /* 2 log2 e */
+    return _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2), _mm256_add_ps(e, one)));
+}
+
+INLINE __m256 lane_mask(uint64_t bits)
+{
+    const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i all = _mm256_set1_epi32((int32_t)(bits & 0xff));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, each), each));
+}
+
+INLINE float reduce_max(__m256 x)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+INLINE float reduce_add(__m256 x)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+static float softmax_avx2(float *scores, uint64_t visible, const uint16_t *bias, const gaac_logit_params *params,
+                          gaac_softmax_state *state)
+{
+    const __m256 minus_inf = _mm256_set1_ps(-INFINITY);
+    __m256 s[STEP_VECTORS], max = minus_inf;
+    for (unsigned i = 0; i < STEP_VECTORS; i++) {
+        s[i] = _mm256_mul_ps(_mm256_load_ps(scores + i * VECTOR), _mm256_set1_ps(params->scale));
+        if (params->softcap != 0)
+            s[i] = _mm256_mul_ps(tanh_ps(s[i]), _mm256_set1_ps(params->softcap));
+        if (bias != NULL) {
+            const __m256 b = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)(bias + i * VECTOR)));
+            s[i] = _mm256_fmadd_ps(b, _mm256_set1_ps(params->slope), s[i]);
+        }
+        s[i] = _mm256_blendv_ps(minus_inf, s[i], lane_mask(visible >> i * VECTOR));
+        max = _mm256_max_ps(s[i], max); /* keeps max when s is NaN */
+    }
+    const float step_max = reduce_max(max);
+    const float new_max = step_max > state->max ? step_max : state->max;
+    const float base = new_max == -INFINITY ? 0 : new_max;
+    __m256 sum = _mm256_setzero_ps();
+    for (unsigned i = 0; i < STEP_VECTORS; i++) {
+        const __m256 w = exp2_ps(_mm256_sub_ps(s[i], _mm256_set1_ps(base)));
+        const __m256 shown = _mm256_and_ps(w, lane_mask(visible >> i * VECTOR));
+        _mm256_store_ps(scores + i * VECTOR, shown);
+        sum = _mm256_add_ps(sum, shown);
+    }
+    const float factor = new_max == state->max ? 1 : exp2f(state->max - base);
+    state->sum = state->sum * factor + reduce_add(sum);
+    state->max = new_max;
+    return factor;
+}
+
+void gaac_attention_kernels_init_avx2(gaac_attention_kernels *kernels)
+{
+    kernels->q_bf16 = false;
+    kernels->v_order = v_order_avx2;
+    kernels->score = score_avx2;
+    kernels->weigh = weigh_avx2;
+    kernels->softmax = softmax_avx2;
+}
