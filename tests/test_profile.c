@@ -184,6 +184,29 @@ static void the_file_is_safetensors(void **state)
     free(bytes);
 }
 
+/* Files written by the first version of this format, seeds of the fuzz target: what once could be read can
+ * be read for as long as GAAC_PROFILE_FORMAT_VERSION is 1. */
+static void golden_files_are_read(void **state)
+{
+    (void)state;
+    gaac_profile_info info = fixture_info;
+    for (int scheme = 0; gaac_scheme_name((gaac_scheme)scheme) != NULL; scheme++) {
+        char path[4096];
+        gaac_profile *golden, *fixture;
+        gaac_error error = {GAAC_OK, ""};
+        info.scheme = (gaac_scheme)scheme;
+        (void)snprintf(path, sizeof path, "%s/../../../fuzz/corpus/profile/%s.profile", GAAC_GOLDEN_DIR,
+                       gaac_scheme_name(info.scheme));
+        if (gaac_profile_load(&golden, path, NULL, &error) != GAAC_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(fixture_make(&fixture, &info, NULL), GAAC_OK);
+        assert_same_profile(golden, fixture);
+        gaac_profile_destroy(fixture);
+        gaac_profile_destroy(golden);
+    }
+    assert_int_equal(GAAC_PROFILE_FORMAT_VERSION, 1);
+}
+
 /* ---- what the object lets in ------------------------------------------------------------------ */
 
 static void layers_are_found(void **state)
@@ -557,13 +580,14 @@ static void odd_files_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_scheme_comes_back),         cmocka_unit_test(awkward_strings_come_back),
-        cmocka_unit_test(every_number_comes_back),         cmocka_unit_test(the_locale_changes_nothing),
-        cmocka_unit_test(the_file_is_safetensors),         cmocka_unit_test(layers_are_found),
-        cmocka_unit_test(many_layers_come_back),           cmocka_unit_test(bad_arguments_are_refused),
-        cmocka_unit_test(too_large_a_profile_is_refused),  cmocka_unit_test(every_allocation_may_fail),
-        cmocka_unit_test(every_json_allocation_may_fail),  cmocka_unit_test(files_come_back),
-        cmocka_unit_test(failed_saves_leave_the_old_file), cmocka_unit_test(odd_files_are_refused),
+        cmocka_unit_test(every_scheme_comes_back),   cmocka_unit_test(awkward_strings_come_back),
+        cmocka_unit_test(every_number_comes_back),   cmocka_unit_test(the_locale_changes_nothing),
+        cmocka_unit_test(the_file_is_safetensors),   cmocka_unit_test(golden_files_are_read),
+        cmocka_unit_test(layers_are_found),          cmocka_unit_test(many_layers_come_back),
+        cmocka_unit_test(bad_arguments_are_refused), cmocka_unit_test(too_large_a_profile_is_refused),
+        cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(every_json_allocation_may_fail),
+        cmocka_unit_test(files_come_back),           cmocka_unit_test(failed_saves_leave_the_old_file),
+        cmocka_unit_test(odd_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
