@@ -343,7 +343,8 @@ static float softmax_avx512(float *scores, uint64_t visible, const uint16_t *bia
         s[i] = _mm512_mask_mov_ps(minus_inf, (__mmask16)(visible >> i * VECTOR), s[i]);
         max = _mm512_max_ps(s[i], max); /* keeps max when s is NaN */
     }
-    const float new_max = fmaxf(state->max, _mm512_reduce_max_ps(max));
+    const float step_max = _mm512_reduce_max_ps(max);
+    const float new_max = step_max > state->max ? step_max : state->max;
     const float base = new_max == -INFINITY ? 0 : new_max;
     __m512 sum = _mm512_setzero_ps();
     for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
