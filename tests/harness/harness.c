@@ -128,6 +128,8 @@ static unsigned list_tables(harness_tables *tables)
     return count;
 }
 
+const char *volatile harness_running = "";
+
 static unsigned run_set(harness *h, const harness_options *options, unsigned *checked)
 {
     unsigned failed = 0;
@@ -143,20 +145,19 @@ static unsigned run_set(harness *h, const harness_options *options, unsigned *ch
                          gaac_isa_name(h->tables->isa));
                 if (options->filter != NULL && strstr(label, options->filter) == NULL)
                     continue;
-                h->label = label;
+                harness_running = h->label = label;
                 failed += run_entry(h, options, entry, shape);
                 ++*checked;
             }
         }
     }
-    h->label = "";
+    harness_running = h->label = "";
     return failed;
 }
 
-unsigned harness_run(const harness_options *options, FILE *out, unsigned *checked)
+unsigned harness_run_sets(const harness_options *options, const harness_tables *tables, unsigned sets, FILE *out,
+                          unsigned *checked)
 {
-    harness_tables tables[GAAC_ISA_COUNT];
-    const unsigned sets = list_tables(tables);
     unsigned failed = 0, total = 0;
     harness h = {
         .definition = &tables[0],
@@ -172,4 +173,11 @@ unsigned harness_run(const harness_options *options, FILE *out, unsigned *checke
     if (checked != NULL)
         *checked = total;
     return failed;
+}
+
+unsigned harness_run(const harness_options *options, FILE *out, unsigned *checked)
+{
+    harness_tables tables[GAAC_ISA_COUNT];
+    const unsigned sets = list_tables(tables);
+    return harness_run_sets(options, tables, sets, out, checked);
 }

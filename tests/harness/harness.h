@@ -74,6 +74,14 @@ typedef struct harness_options {
  * triples is returned. *checked (may be NULL) gets the number of triples checked. */
 unsigned harness_run(const harness_options *options, FILE *out, unsigned *checked);
 
+/* The same on given tables: tables[0] is the definition, each later set is checked where it differs from the
+ * set before it. */
+unsigned harness_run_sets(const harness_options *options, const harness_tables *tables, unsigned sets, FILE *out,
+                          unsigned *checked);
+
+/* What runs now, for a signal handler: a kernel that leaves its buffers ends in one. */
+extern const char *volatile harness_running;
+
 /* ---- for checks ------------------------------------------------------------------------------- */
 
 /* Uniform random bits from the run's seed; a number below `bound` (> 0). */

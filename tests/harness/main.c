@@ -2,8 +2,10 @@
 #include "harness.h"
 
 #include <getopt.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void usage(FILE *out)
 {
@@ -30,6 +32,21 @@ static int bad_number(const char *option)
 {
     fprintf(stderr, "gaac_harness: %s wants a positive number\n", option);
     return 2;
+}
+
+static void write_text(const char *text)
+{
+    const ssize_t written = write(STDERR_FILENO, text, strlen(text));
+    (void)written; /* there is nobody left to tell */
+}
+
+/* A kernel touched memory that isn't its own, or used an instruction that the machine lacks. */
+static void crashed(int signal_number)
+{
+    write_text(signal_number == SIGILL ? "FAIL unknown instruction in " : "FAIL access outside the buffers in ");
+    write_text(harness_running);
+    write_text("\n");
+    _exit(1);
 }
 
 int main(int argc, char **argv)
@@ -76,6 +93,9 @@ int main(int argc, char **argv)
         usage(stderr);
         return 2;
     }
+    signal(SIGSEGV, crashed);
+    signal(SIGBUS, crashed);
+    signal(SIGILL, crashed);
     unsigned checked;
     const unsigned failed = harness_run(&options, stdout, &checked);
     printf("%u kernels checked, %u failed\n", checked, failed);

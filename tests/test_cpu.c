@@ -1,0 +1,111 @@
+/* The choice of the instruction set: against what the system says, and under GAAC_CPU. */
+#include "cpu/cpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Whether Linux lists every one of the flags: it leaves out those whose registers it doesn't save. */
+static bool system_has(const char *const *flags)
+{
+    static char line[8192];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (file == NULL)
+        return false;
+    while (fgets(line, sizeof line, file) != NULL && strncmp(line, "flags", 5) != 0)
+        continue;
+    fclose(file);
+    line[strcspn(line, "\n")] = ' ';
+    for (; *flags != NULL; flags++) {
+        char word[32];
+        snprintf(word, sizeof word, " %s ", *flags);
+        if (strstr(line, word) == NULL)
+            return false;
+    }
+    return true;
+}
+
+static gaac_isa system_isa(void)
+{
+    static const char *const avx2[] = {"avx2", "fma", "bmi1", "bmi2", "f16c", "popcnt", "abm", NULL};
+    static const char *const avx512[] = {"avx512f",    "avx512bw",     "avx512vl", "avx512dq",
+                                         "avx512vbmi", "avx512_vbmi2", NULL};
+    static const char *const bf16[] = {"avx512_bf16", NULL};
+    if (!system_has(avx2))
+        return GAAC_ISA_C;
+    if (!system_has(avx512))
+        return GAAC_ISA_AVX2;
+    return system_has(bf16) ? GAAC_ISA_AVX512BF16 : GAAC_ISA_AVX512;
+}
+
+/* What a fresh process with this GAAC_CPU (NULL: unset) chooses. The choice is made once, so each value needs
+ * a process of its own; it must not have been made here before. */
+static gaac_isa chosen_with(const char *value)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        if (value == NULL)
+            unsetenv("GAAC_CPU");
+        else
+            setenv("GAAC_CPU", value, 1);
+        const char *name = gaac_cpu_isa();
+        for (unsigned isa = 0; isa < GAAC_ISA_COUNT; isa++) {
+            gaac_codec_kernels codec;
+            gaac_attention_kernels attention;
+            if (strcmp(name, gaac_isa_name((gaac_isa)isa)) != 0)
+                continue;
+            gaac_cpu_tables((gaac_isa)isa, &codec, &attention);
+            const bool same =
+                memcmp(&codec, gaac_cpu_codec(), sizeof codec) == 0 && gaac_cpu_attention()->score == attention.score;
+            _exit(same ? (int)isa : 99);
+        }
+        _exit(98);
+    }
+    int status = -1;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_true(WEXITSTATUS(status) < GAAC_ISA_COUNT);
+    return (gaac_isa)WEXITSTATUS(status);
+}
+
+static void choice_is_the_best_of_the_machine(void **state)
+{
+    (void)state;
+    assert_int_equal(chosen_with(NULL), system_isa());
+}
+
+static void environment_only_lowers(void **state)
+{
+    (void)state;
+    const gaac_isa best = system_isa();
+    for (unsigned isa = 0; isa < GAAC_ISA_COUNT; isa++)
+        assert_int_equal(chosen_with(gaac_isa_name((gaac_isa)isa)), isa < (unsigned)best ? isa : best);
+    assert_int_equal(chosen_with(""), best);
+    assert_int_equal(chosen_with("AVX2"), best);
+    assert_int_equal(chosen_with("sse9"), best);
+}
+
+static void support_is_monotone(void **state)
+{
+    (void)state;
+    for (unsigned isa = 0; isa < GAAC_ISA_COUNT; isa++)
+        assert_int_equal(gaac_isa_supported((gaac_isa)isa), isa <= (unsigned)system_isa());
+    assert_string_equal(gaac_isa_name(GAAC_ISA_AVX512BF16), "avx512bf16");
+    assert_string_equal(gaac_isa_name(GAAC_ISA_COUNT), "unknown");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choice_is_the_best_of_the_machine), cmocka_unit_test(environment_only_lowers),
+        cmocka_unit_test(support_is_monotone), /* last: it makes this process's own choice */
+    };
+    return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+}
