@@ -39,6 +39,14 @@ typedef struct block {
     uint16_t *k, *v;
 } block;
 
+static void *allocate(size_t bytes)
+{
+    void *memory = malloc(bytes);
+    if (memory == NULL)
+        abort();
+    return memory;
+}
+
 static block new_block(gaac_shape shape)
 {
     block b = {.shape = shape};
@@ -46,9 +54,8 @@ static block new_block(gaac_shape shape)
     b.v_row = (size_t)shape.kv_heads * (shape.head_dim_v + PAD);
     b.k_count = GAAC_BLOCK_TOKENS * b.k_row;
     b.v_count = GAAC_BLOCK_TOKENS * b.v_row;
-    b.k = malloc(b.k_count * sizeof *b.k);
-    b.v = malloc(b.v_count * sizeof *b.v);
-    assert_true(b.k != NULL && b.v != NULL);
+    b.k = allocate(b.k_count * sizeof *b.k);
+    b.v = allocate(b.v_count * sizeof *b.v);
     for (size_t i = 0; i < b.k_count; i++)
         b.k[i] = GUARD;
     for (size_t i = 0; i < b.v_count; i++)

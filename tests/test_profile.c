@@ -28,8 +28,8 @@ static void assert_same_profile(const gaac_profile *a, const gaac_profile *b)
     assert_int_equal(x.scheme, y.scheme);
     assert_int_equal(gaac_profile_layers(a), gaac_profile_layers(b));
     for (uint32_t i = 0; i < gaac_profile_layers(a); i++) {
-        gaac_profile_layer from, to;
-        size_t from_bytes, to_bytes;
+        gaac_profile_layer from = {0}, to = {0};
+        size_t from_bytes = 0, to_bytes = 0;
         assert_true(gaac_profile_get_layer(a, i, &from) && gaac_profile_get_layer(b, i, &to));
         assert_memory_equal(&from.shape, &to.shape, sizeof from.shape);
         assert_int_equal(from.pool_bytes, to.pool_bytes);
@@ -159,8 +159,8 @@ static void the_file_is_safetensors(void **state)
     cJSON *header = cJSON_ParseWithLength((const char *)bytes + 8, header_bytes);
     assert_non_null(header);
     const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(header, "__metadata__");
-    const cJSON *item;
-    cJSON_ArrayForEach(item, metadata) assert_true(cJSON_IsString(item));
+    for (const cJSON *item = metadata->child; item != NULL; item = item->next)
+        assert_true(cJSON_IsString(item));
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(metadata, "layers")), "0:1:16:16,3:2:16:32");
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(metadata, "rope_base")), "10000");
 

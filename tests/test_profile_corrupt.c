@@ -301,8 +301,8 @@ static void sealed_headers_of_odd_sizes(void **state)
         free(file.bytes);
     }
 
-    static const uint8_t empty[8] = {0};
-    expect(&(edited){(uint8_t *)(uintptr_t)empty, sizeof empty}, GAAC_ERROR_CORRUPT, "no checksum");
+    uint8_t empty[8] = {0};
+    expect(&(edited){empty, sizeof empty}, GAAC_ERROR_CORRUPT, "no checksum");
 }
 
 /* Data of the wrong size or out of range. at: from the end if negative. */

@@ -190,8 +190,8 @@ static gaac_status paper_encode(const gaac_codec *codec, const gaac_kv_rows *row
     const size_t used_bytes = head_bytes * codec->layout.shape.kv_heads;
     memset(info, 0, sizeof *info);
     memset((uint8_t *)slot + used_bytes, 0, codec->slot_bytes - used_bytes);
+    tile_order order = {{0}};
     for (unsigned part = 0; part < 2; part++) {
-        tile_order order;
         make_order(&codec->layout, (gaac_part)part, &order);
         for (uint32_t head = 0; head < codec->layout.shape.kv_heads; head++) {
             const uint16_t *elements =
@@ -249,8 +249,8 @@ static gaac_status paper_decode(const gaac_codec *codec, const void *slot, const
 {
     const tile_layout tiles[2] = {tile_layout_of(codec, GAAC_K), tile_layout_of(codec, GAAC_V)};
     const size_t head_bytes = (size_t)tiles[GAAC_K].bytes + tiles[GAAC_V].bytes;
+    tile_order order = {{0}};
     for (unsigned part = 0; part < 2; part++) {
-        tile_order order;
         make_order(&codec->layout, (gaac_part)part, &order);
         for (uint32_t head = 0; head < codec->layout.shape.kv_heads; head++) {
             uint16_t *elements =

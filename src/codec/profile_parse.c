@@ -36,7 +36,7 @@ typedef struct parser {
     gaac_error *error;
 } parser;
 
-#define CORRUPT(p, ...) gaac_fail((p)->error, GAAC_ERROR_CORRUPT, __VA_ARGS__)
+#define CORRUPT(p, ...) ((void)gaac_fail((p)->error, GAAC_ERROR_CORRUPT, __VA_ARGS__), GAAC_ERROR_CORRUPT)
 
 /* ---- the file as bytes ------------------------------------------------------------------------ */
 
@@ -109,7 +109,7 @@ static const char *metadata_string(const parser *p, const char *key)
 {
     const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(p->metadata, key));
     if (value == NULL)
-        (void)CORRUPT(p, "its metadata has no string %s", key);
+        (void)gaac_fail(p->error, GAAC_ERROR_CORRUPT, "its metadata has no string %s", key);
     return value;
 }
 
@@ -287,7 +287,7 @@ static gaac_status read_windows(const parser *p, uint32_t index, const gaac_shap
     gaac_status status = gaac_shape_check(shape, &reason);
     if (status != GAAC_OK)
         return layer_failed(p, status, where, &reason);
-    const uint8_t *table;
+    const uint8_t *table = NULL;
     status = find_tensor(p, name, "U8", bytes, 1, at, &table);
     if (status != GAAC_OK)
         return status;

@@ -186,10 +186,9 @@ static void store_data(const gaac_profile *profile, uint8_t *data)
     }
 }
 
-static gaac_status assemble(const gaac_profile *profile, const char *header, uint8_t **bytes, size_t *size,
-                            gaac_error *error)
+static gaac_status assemble(const gaac_profile *profile, const char *header, size_t text_bytes, uint8_t **bytes,
+                            size_t *size, gaac_error *error)
 {
-    const size_t text_bytes = strlen(header);
     const size_t header_bytes = (text_bytes + 7) / 8 * 8; /* padded with spaces: the data is aligned */
     const size_t data = data_bytes(profile), total = sizeof(uint64_t) + header_bytes + data;
     if (header_bytes > GAAC_PROFILE_MAX_HEADER || total > GAAC_PROFILE_MAX_FILE)
@@ -222,7 +221,7 @@ gaac_status gaac_profile_serialize(const gaac_profile *profile, uint8_t **bytes,
     char *header = print_header(profile);
     if (header == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory for the header of a profile");
-    const gaac_status status = assemble(profile, header, bytes, size, error);
+    const gaac_status status = assemble(profile, header, strlen(header), bytes, size, error);
     cJSON_free(header);
     return status;
 }
