@@ -8,7 +8,8 @@ enum {
     GAAC_PROFILE_MAX_LAYERS = 4096,
     /* A layer takes at most 97 bytes of header for its tensor and 25 for its shape; the metadata's five
      * strings of 1023 bytes become at most 6 bytes a byte ("\u001f"). 4096 layers and all of it: 531 KB.
-     * The bound also bounds what a hostile header can make the JSON library allocate (about 80 times it). */
+     * The bound also bounds what a hostile header can make the JSON library allocate (about 40 times it: 80 bytes for
+     * "1,"). */
     GAAC_PROFILE_MAX_HEADER = 1 << 20,
     GAAC_PROFILE_MAX_FILE = 1 << 28, /* 340 layers of the largest shape, thousands of real ones */
     GAAC_PROFILE_STRING = 1024,      /* a string with its end */
