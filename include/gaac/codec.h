@@ -97,7 +97,8 @@ typedef struct gaac_block_info {
     bool     coded;            /* false: it does not fit its slot (or has too many exceptions): keep it raw;
                                   the other fields tell what it would have taken */
     uint32_t coded_bytes;      /* exact bits of the code rounded up, without alignment: what a ratio counts */
-    uint32_t pool_bytes;       /* bytes taken in the pool, alignment included */
+    uint32_t pool_bytes;       /* bytes taken in the pool, alignment included (paper schemes: in the escape
+                                  area of the tile that needs most, since there each has its own) */
     uint32_t groups;           /* groups of eight elements */
     uint32_t groups_by_mode[4];/* production: [0] = 3-bit, [1] = 4-bit; paper: 2-, 3-, 4-bit, raw at [0..3] */
     uint32_t exceptions;       /* production: elements outside both windows */
@@ -119,7 +120,7 @@ GAAC_API gaac_status gaac_decode_block(const gaac_codec *codec, const void *slot
 
 /* Picks the pool capacity (a multiple of 64) that makes the expected resident bytes a block
  * smallest, raw blocks for those that don't fit counted in, with at most 1% of the blocks raw where
- * the data allows. pool_needs holds gaac_block_info.pool_bytes of `count` blocks that did not choose
+ * the data allows. For the production scheme. pool_needs holds gaac_block_info.pool_bytes of `count` blocks that did not choose
  * the windows. Thread-safe. */
 GAAC_API uint32_t gaac_choose_pool_bytes(const gaac_shape *shape, const uint32_t *pool_needs,
                                          size_t count);

@@ -211,6 +211,13 @@ gaac_status gaac_block_finalize(gaac_cache *cache, gaac_layer *layer, gaac_block
     return GAAC_OK;
 }
 
+void gaac_block_retry(gaac_cache *cache, gaac_layer *layer, gaac_block_name name)
+{
+    bool coded;
+    if (gaac_block_at(cache, layer, name.sequence, name.block)->state == GAAC_STATE_FALLBACK)
+        encode_block(cache, layer, name, &coded);
+}
+
 void gaac_block_drop(gaac_cache *cache, gaac_layer *layer, gaac_block_name name)
 {
     gaac_block *block = gaac_block_at(cache, layer, name.sequence, name.block);

@@ -126,6 +126,8 @@ gaac_status gaac_block_written(gaac_cache *cache, gaac_layer *layer, gaac_block_
                                unsigned cell, unsigned count, gaac_error *error);
 /* Encodes a raw block whose cells all hold values, or leaves it as a fallback or waiting. */
 gaac_status gaac_block_finalize(gaac_cache *cache, gaac_layer *layer, gaac_block_name name, gaac_error *error);
+/* Tries a fallback block again, under windows that it has not seen. */
+void        gaac_block_retry(gaac_cache *cache, gaac_layer *layer, gaac_block_name name);
 void        gaac_block_drop(gaac_cache *cache, gaac_layer *layer, gaac_block_name name);
 void        gaac_block_set_state(gaac_layer *layer, gaac_block *block, gaac_block_state state);
 /* The block as a raw block: its own memory, or decoded into scratch (layout.raw_bytes, 64-byte aligned). */

@@ -176,8 +176,9 @@ void gaac_epoch_watch(gaac_cache *cache, gaac_layer *layer)
         return;
     gaac_block_name names[GAAC_RECENT_BLOCKS];
     const size_t    count = list_recent(cache, layer, names);
-    if (count >= GAAC_DRIFT_WINDOW)
-        (void)calibrate_on(cache, layer, names, count, NULL);
+    if (count >= GAAC_DRIFT_WINDOW && calibrate_on(cache, layer, names, count, NULL) == GAAC_OK)
+        for (size_t i = 0; i < count; i++)
+            gaac_block_retry(cache, layer, names[i]);
 }
 
 void gaac_layer_free_epochs(gaac_layer *layer)
