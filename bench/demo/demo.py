@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -172,7 +173,8 @@ def result_of(runs, arguments):
     for run in runs:
         result[f"prefill_tps_{run.name}"] = round(rate(run.times["prefill"]), 2)
         result[f"prefill_last_turn_tps_{run.name}"] = round(rate(run.times["prefill"][-1:]), 2)
-        result[f"decode_tps_{run.name}"] = round(rate(run.times["decode"]), 2)
+        # The median turn: one that something else on the machine delayed doesn't count.
+        result[f"decode_tps_{run.name}"] = round(statistics.median(rate([turn]) for turn in run.times["decode"]), 2)
         result[f"logits_sha256_{run.name}"] = run.logits_hash
     stock, gaac, raw = (by_name.get(name) for name in ("stock_bf16", "gaac", "gaac_raw"))
     if gaac:
@@ -276,12 +278,17 @@ def main():
     arguments.work.mkdir(parents=True, exist_ok=True)
     prompt = arguments.work / "prompt.txt"
     prompt.write_text(prompt_text(arguments), encoding="utf-8")
+    # Two threads that wait for each other stand still when a third wants a core: times are then worthless.
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"demo: the machine is busy (load {load:.1f}): expect times that say little", file=sys.stderr)
     runs = [Run(name, arguments, prompt) for name in arguments.only]
     kept = prefill(runs, arguments, prompt)
     take_turns(runs, "decode", DECODE_TURN, arguments.generate)
     for run in runs:
         run.finish()
     result = result_of(runs, arguments)
+    result["load_at_start"] = round(load, 2)
     result["stock_prefill_kept_from_earlier_run"] = kept
     result["seconds"] = round(time.monotonic() - start, 1)
     arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
