@@ -62,7 +62,7 @@ lint: deps build
 	@scripts/lint.sh
 
 bench: deps build
-	@build/release/tests/harness/harness --bench
+	@build/release/tests/harness/gaac_harness --bench
 
 install: all
 	@cmake --install build/release --prefix $(PREFIX)

@@ -19,7 +19,7 @@ static gaac_status check_cells(const gaac_cache *cache, uint64_t first, uint64_t
     const uint64_t cells = gaac_cache_cells(cache);
     if (first > cells || count > cells - first)
         return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "cells %llu to %llu: a sequence has %llu",
-                         (unsigned long long)first, (unsigned long long)(first + count), (unsigned long long)cells);
+                         (unsigned long long)first, (unsigned long long)first + count, (unsigned long long)cells);
     return GAAC_OK;
 }
 

@@ -57,7 +57,7 @@ static gaac_status choose_capacity(const gaac_layout *layout, const gaac_block_s
     uint32_t *needs = gaac_calloc(hook, count * sizeof *needs);
     if (status == GAAC_OK && needs == NULL)
         status = gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory to measure the capacity of a slot");
-    if (status == GAAC_OK)
+    else if (status == GAAC_OK)
         status = measure_needs(layout, source, first, early, scratch, hook, needs, error);
     if (status == GAAC_OK)
         *pool_bytes = gaac_choose_pool_bytes(&layout->shape, needs, count);

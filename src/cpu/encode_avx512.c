@@ -18,7 +18,7 @@ static const _Alignas(32) uint8_t lane_positions_u8[32] = {P4(0), P4(1), P4(2), 
 
 /* The same, with the lanes t = 0 of g = 0..3 first, then t = 1, and so on; then g = 4..7: what a transposition
  * turns into lane order. */
-#define G4(g, t) P(g, t), P(g + 1, t), P(g + 2, t), P(g + 3, t)
+#define G4(g, t) P((g), t), P((g) + 1, t), P((g) + 2, t), P((g) + 3, t)
 static const _Alignas(64) uint32_t column_positions[32] = {G4(0, 0), G4(0, 1), G4(0, 2), G4(0, 3),
                                                            G4(4, 0), G4(4, 1), G4(4, 2), G4(4, 3)};
 
