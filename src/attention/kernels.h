@@ -2,6 +2,10 @@
  * (format/layout.h). src/cpu fills the table for the machine; kernels_c.c is the definition. Coded blocks
  * are decoded into fragment order first, so that coded and raw blocks run through the same instructions.
  *
+ * No set uses vdpbf16ps: it multiplies as many pairs a cycle as FMA does on the CPUs that have it (Golden Cove:
+ * one vdpbf16ps every two cycles, two FMAs every cycle), flushes subnormals, and measured slower but for a
+ * single row in the second-level cache.
+ *
  * What every set obeys, so that results don't depend on how rows are batched: the operations that make
  * one row's numbers, and their order, are the same whatever the other rows are. */
 #ifndef GAAC_ATTENTION_KERNELS_H
@@ -26,14 +30,13 @@ typedef struct gaac_step_tiles {
     unsigned ahead_lines; /* at most 8 a fragment */
 } gaac_step_tiles;
 
-/* Query rows as the score kernel wants them: the row's values, rounded to BF16, in the order fragment,
- * t = 0..3, four channels (4F t + 4f + 0..3 of the unit, as in gaac_k_index). Held as BF16 bits or
- * widened to float, as gaac_attention_kernels.q_bf16 says; strides are in such elements. */
-void gaac_prepare_q(bool q_bf16, unsigned fragments, const float *q, void *prepared);
+/* A query row of a unit as the score kernel wants it: `fragments` * 16 floats, rounded to BF16 (to nearest, ties
+ * to even), in the order fragment, t = 0..3, four channels (4F t + 4f + 0..3, as in gaac_k_index). */
+void gaac_prepare_q(unsigned fragments, const float *q, float *prepared);
 
 /* scores[row * 64 + token of the step] = (accumulate ? that : 0) + q . k over the unit's channels. scores is
  * 64-byte aligned; q is q_stride elements from row to row. */
-typedef void gaac_score_fn(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q,
+typedef void gaac_score_fn(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q,
                            size_t q_stride, float *scores, bool accumulate);
 
 /* acc[row * acc_stride + fragment * 16 + i] = that * factors[row] + sum over tokens of
@@ -61,7 +64,6 @@ typedef float gaac_softmax_fn(float *scores, uint64_t visible, const uint16_t *b
                               gaac_softmax_state *state);
 
 typedef struct gaac_attention_kernels {
-    bool q_bf16;            /* the form of gaac_prepare_q that score reads */
     const uint8_t *v_order; /* [16]: accumulator i of a fragment is channel 2F (v_order[i] >> 1) +
                                2f + (v_order[i] & 1) of the unit, f of F fragments */
     gaac_score_fn *score;

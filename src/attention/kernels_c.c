@@ -36,19 +36,11 @@ float gaac_f16_to_float(uint16_t bits)
     return bits & 0x8000 ? -magnitude : magnitude;
 }
 
-void gaac_prepare_q(bool q_bf16, unsigned fragments, const float *q, void *prepared)
+void gaac_prepare_q(unsigned fragments, const float *q, float *prepared)
 {
-    uint16_t *narrow = prepared;
-    float *wide = prepared;
     for (unsigned f = 0; f < fragments; f++) {
-        for (unsigned i = 0; i < GAAC_FRAGMENT_CHANNELS; i++) {
-            const unsigned t = i / 4;
-            const uint16_t bits = gaac_float_to_bf16(q[(size_t)4 * fragments * t + 4 * f + i % 4]);
-            if (q_bf16)
-                narrow[f * GAAC_FRAGMENT_CHANNELS + i] = bits;
-            else
-                wide[f * GAAC_FRAGMENT_CHANNELS + i] = gaac_bf16_to_float(bits);
-        }
+        for (unsigned i = 0; i < GAAC_FRAGMENT_CHANNELS; i++)
+            *prepared++ = gaac_bf16_to_float(gaac_float_to_bf16(q[(size_t)4 * fragments * (i / 4) + 4 * f + i % 4]));
     }
 }
 
@@ -66,14 +58,13 @@ static float dot_token(unsigned fragments, const uint16_t *tile, unsigned token,
     return sum;
 }
 
-void gaac_score_c(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q, size_t q_stride,
+void gaac_score_c(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
                   float *scores, bool accumulate)
 {
-    const float *q_rows = q;
     for (unsigned row = 0; row < rows; row++, scores += GAAC_STEP_TOKENS) {
         for (unsigned i = 0; i < GAAC_STEP_TOKENS; i++) {
-            const float s = dot_token(fragments, tiles->tile[i / GAAC_BLOCK_TOKENS], i % GAAC_BLOCK_TOKENS,
-                                      q_rows + row * q_stride);
+            const float s =
+                dot_token(fragments, tiles->tile[i / GAAC_BLOCK_TOKENS], i % GAAC_BLOCK_TOKENS, q + row * q_stride);
             scores[i] = accumulate ? scores[i] + s : s;
         }
     }
@@ -133,7 +124,6 @@ float gaac_softmax_c(float *scores, uint64_t visible, const uint16_t *bias, cons
 
 void gaac_attention_kernels_init_c(gaac_attention_kernels *kernels)
 {
-    kernels->q_bf16 = false;
     kernels->v_order = gaac_v_order_natural;
     kernels->score = gaac_score_c;
     kernels->weigh = gaac_weigh_c;

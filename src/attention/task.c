@@ -38,9 +38,8 @@ static size_t lay_out(const gaac_attention_call *call, uint8_t *memory, gaac_tas
 {
     const size_t rows = call->plan.batch_rows, dim_k = call->layout->shape.head_dim_k;
     const size_t dim_v = call->layout->shape.head_dim_v;
-    const size_t q_bytes = call->kernels->q_bf16 ? sizeof(uint16_t) : sizeof(float);
     size_t bytes = 0;
-    const size_t q = take(&bytes, rows * dim_k * q_bytes);
+    const size_t q = take(&bytes, rows * dim_k * sizeof(float));
     const size_t scores = take(&bytes, rows * GAAC_STEP_TOKENS * sizeof(float));
     const size_t factors = take(&bytes, rows * sizeof(float));
     const size_t masks = take(&bytes, rows * sizeof(gaac_mask_row));
@@ -48,7 +47,7 @@ static size_t lay_out(const gaac_attention_call *call, uint8_t *memory, gaac_tas
     const size_t states = take(&bytes, rows * sizeof(gaac_softmax_state));
     const size_t tiles = take(&bytes, gaac_tile_scratch_bytes(call->layout));
     if (memory != NULL) {
-        scratch->q = memory + q;
+        scratch->q = (float *)(void *)(memory + q);
         scratch->scores = (float *)(void *)(memory + scores);
         scratch->factors = (float *)(void *)(memory + factors);
         scratch->masks = (gaac_mask_row *)(void *)(memory + masks);
@@ -83,16 +82,14 @@ static void prepare_rows(const task *t)
 {
     const gaac_attention_args *args = t->call->args;
     const gaac_layout *layout = t->call->layout;
-    const bool q_bf16 = t->call->kernels->q_bf16;
-    const size_t element = q_bf16 ? sizeof(uint16_t) : sizeof(float);
-    uint8_t *out = t->scratch->q;
+    float *out = t->scratch->q;
     for (uint32_t row = 0; row < t->place->rows; row++) {
         const float *q = args->q + row_token(t, row) * args->q_token_stride + row_head(t, row) * args->q_head_stride;
         for (uint32_t u = 0; u < layout->units; u++) {
             const gaac_unit *unit = &layout->unit[u];
             if (unit->has_k) {
-                gaac_prepare_q(q_bf16, unit->fragments, q + unit->channel, out);
-                out += unit->channels * element;
+                gaac_prepare_q(unit->fragments, q + unit->channel, out);
+                out += unit->channels;
             }
         }
         t->partial->states[row] = (gaac_softmax_state){-INFINITY, 0};
@@ -135,7 +132,7 @@ static bool score_rows(task *t)
     const gaac_layout *layout = t->call->layout;
     const gaac_attention_kernels *kernels = t->call->kernels;
     const uint32_t dim_k = layout->shape.head_dim_k;
-    const uint8_t *q = t->scratch->q;
+    const float *q = t->scratch->q;
     bool accumulate = false;
     for (uint32_t u = 0; u < layout->units; u++) {
         const gaac_unit *unit = &layout->unit[u];
@@ -146,7 +143,7 @@ static bool score_rows(task *t)
             return false;
         kernels->score(unit->fragments, &tiles, t->place->rows, q, dim_k, t->scratch->scores, accumulate);
         accumulate = true;
-        q += unit->channels * (kernels->q_bf16 ? sizeof(uint16_t) : sizeof(float));
+        q += unit->channels;
     }
     return true;
 }

@@ -17,7 +17,7 @@ typedef struct gaac_attention_call {
 
 /* What one worker needs for a task of up to plan.batch_rows rows. */
 typedef struct gaac_task_scratch {
-    void *q;                    /* [rows][head_dim_k], gaac_prepare_q's form, unit after unit */
+    float *q;                   /* [rows][head_dim_k], gaac_prepare_q's form, unit after unit */
     float *scores;              /* [rows][GAAC_STEP_TOKENS], 64-byte aligned */
     float *factors;             /* [rows] */
     gaac_mask_row *masks;       /* one a query token, or a row where the mask differs by head */

@@ -15,8 +15,9 @@
 
 enum {
     VECTOR = 8,
-    MAX_ROWS = 6, /* 6 x 2 accumulators, two lines of the panel and a factor fill the 16 registers */
-    MAX_VECTORS = 2,
+    MAX_ROWS = 6,  /* 6 x 2 accumulators, two lines of the panel and a factor fill the 16 registers; */
+    WIDE_ROWS = 3, /* up to here 4 vectors: fewer accumulators than 8 would wait for their own sums */
+    MAX_VECTORS = 4,
     MAX_CHANNELS = GAAC_UNIT_MAX_FRAGMENTS * GAAC_FRAGMENT_CHANNELS,
     STEP_VECTORS = GAAC_STEP_TOKENS / VECTOR,
     TILE_VECTORS = GAAC_BLOCK_TOKENS / VECTOR
@@ -75,21 +76,42 @@ INLINE void multiply(const unsigned rows, const unsigned vectors, size_t depth, 
     }
 }
 
-/* vectors is even: tiles are 16 tokens, fragments 16 channels. */
+/* A block of rows with all vectors of the panel; their number is even, as tiles are 16 tokens and fragments
+ * 16 channels. */
+INLINE void multiply_wide(const unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
+                          const float *b, size_t b_stride, float *c, size_t c_stride)
+{
+    for (; rows <= WIDE_ROWS && vectors >= 4; vectors -= 4, b += 4 * VECTOR, c += 4 * VECTOR)
+        multiply(rows, 4, depth, a, a_stride, b, b_stride, c, c_stride);
+    for (; vectors >= 2; vectors -= 2, b += 2 * VECTOR, c += 2 * VECTOR)
+        multiply(rows, 2, depth, a, a_stride, b, b_stride, c, c_stride);
+}
+
+/* Rows in blocks of nearly equal size. */
 static void multiply_rows(unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
                           const float *b, size_t b_stride, float *c, size_t c_stride)
 {
-    while (rows > 0) {
-        const unsigned n = rows >= MAX_ROWS ? MAX_ROWS : rows >= 3 ? 3 : 1;
-        for (unsigned v = 0; v < vectors; v += 2) {
-            const float *b_part = b + (size_t)v * VECTOR;
-            float *c_part = c + (size_t)v * VECTOR;
-            if (n == MAX_ROWS)
-                multiply(MAX_ROWS, 2, depth, a, a_stride, b_part, b_stride, c_part, c_stride);
-            else if (n == 3)
-                multiply(3, 2, depth, a, a_stride, b_part, b_stride, c_part, c_stride);
-            else
-                multiply(1, 2, depth, a, a_stride, b_part, b_stride, c_part, c_stride);
+    for (unsigned blocks = (rows + MAX_ROWS - 1) / MAX_ROWS; blocks > 0; blocks--) {
+        const unsigned n = rows / blocks;
+        switch (n) {
+        case 6:
+            multiply_wide(6, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        case 5:
+            multiply_wide(5, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        case 4:
+            multiply_wide(4, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        case 3:
+            multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        case 2:
+            multiply_wide(2, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        default:
+            multiply_wide(1, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
         }
         rows -= n;
         a += n * a_stride;
@@ -144,17 +166,16 @@ static void add_sorted(const float *unsorted, float *scores, bool accumulate)
     }
 }
 
-static void score_avx2(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q, size_t q_stride,
+static void score_avx2(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
                        float *scores, bool accumulate)
 {
     _Alignas(32) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
     _Alignas(32) float unsorted[MAX_ROWS * GAAC_STEP_TOKENS];
-    const float *q_rows = q;
     k_panel(fragments, tiles, panel);
     for (unsigned first = 0; first < rows; first += MAX_ROWS) {
         const unsigned n = rows - first < MAX_ROWS ? rows - first : MAX_ROWS;
         memset(unsorted, 0, sizeof unsorted);
-        multiply_rows(n, STEP_VECTORS, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q_rows + first * q_stride, q_stride,
+        multiply_rows(n, STEP_VECTORS, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q + first * q_stride, q_stride,
                       panel, GAAC_STEP_TOKENS, unsorted, GAAC_STEP_TOKENS);
         for (unsigned r = 0; r < n; r++)
             add_sorted(unsorted + (size_t)r * GAAC_STEP_TOKENS, scores + (size_t)(first + r) * GAAC_STEP_TOKENS,
@@ -290,7 +311,6 @@ static float softmax_avx2(float *scores, uint64_t visible, const uint16_t *bias,
 
 void gaac_attention_kernels_init_avx2(gaac_attention_kernels *kernels)
 {
-    kernels->q_bf16 = false;
     kernels->v_order = v_order_avx2;
     kernels->score = score_avx2;
     kernels->weigh = weigh_avx2;

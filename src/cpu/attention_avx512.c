@@ -108,15 +108,30 @@ INLINE void multiply_wide(const unsigned rows, unsigned vectors, size_t depth, c
         multiply(rows, 1, depth, a, a_stride, b, b_stride, c, c_stride);
 }
 
+/* More than DIRECT_ROWS rows, in blocks of nearly equal size: a block of one row would wait for its own sums. */
 static void multiply_rows(unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
                           const float *b, size_t b_stride, float *c, size_t c_stride)
 {
-    for (; rows >= MAX_ROWS; rows -= MAX_ROWS, a += MAX_ROWS * a_stride, c += MAX_ROWS * c_stride)
-        multiply_wide(MAX_ROWS, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-    for (; rows >= 3; rows -= 3, a += 3 * a_stride, c += 3 * c_stride)
-        multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-    for (; rows > 0; rows--, a += a_stride, c += c_stride)
-        multiply_wide(1, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+    for (unsigned blocks = (rows + MAX_ROWS - 1) / MAX_ROWS; blocks > 0; blocks--) {
+        const unsigned n = rows / blocks;
+        switch (n) {
+        case 6:
+            multiply_wide(6, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        case 5:
+            multiply_wide(5, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        case 4:
+            multiply_wide(4, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        default:
+            multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            break;
+        }
+        rows -= n;
+        a += n * a_stride;
+        c += n * c_stride;
+    }
 }
 
 /* K as float [channel in the order of prepared rows][64 tokens]. */
@@ -275,7 +290,7 @@ static void score_many(unsigned fragments, const gaac_step_tiles *tiles, unsigne
                   GAAC_STEP_TOKENS, scores, GAAC_STEP_TOKENS);
 }
 
-static void score_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const void *q,
+static void score_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q,
                          size_t q_stride, float *scores, bool accumulate)
 {
     if (!accumulate)
@@ -361,7 +376,6 @@ static float softmax_avx512(float *scores, uint64_t visible, const uint16_t *bia
 
 void gaac_attention_kernels_init_avx512(gaac_attention_kernels *kernels)
 {
-    kernels->q_bf16 = false;
     kernels->v_order = gaac_v_order_natural;
     kernels->score = score_avx512;
     kernels->weigh = weigh_avx512;

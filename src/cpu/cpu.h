@@ -26,6 +26,5 @@ void gaac_codec_kernels_init_avx2(gaac_codec_kernels *kernels);
 void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels);
 void gaac_attention_kernels_init_avx2(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_avx512(gaac_attention_kernels *kernels);
-void gaac_attention_kernels_init_avx512bf16(gaac_attention_kernels *kernels);
 
 #endif

@@ -70,8 +70,6 @@ static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
         gaac_attention_kernels_init_avx2(attention);
     if (isa >= GAAC_ISA_AVX512)
         gaac_attention_kernels_init_avx512(attention);
-    if (isa >= GAAC_ISA_AVX512BF16)
-        gaac_attention_kernels_init_avx512bf16(attention);
 }
 
 #else
