@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-static const harness_family *const families[] = {&harness_codec};
+static const harness_family *const families[] = {&harness_codec, &harness_attention};
 
 enum {
     DEFAULT_ROUNDS = 400,
@@ -18,14 +18,13 @@ enum {
 
 void harness_fail(harness *h, const char *format, ...)
 {
-    if (h->failures++ >= FAILURES_SHOWN)
-        return;
+    char message[256];
     va_list arguments;
     va_start(arguments, format);
-    fprintf(h->out, "FAIL %s: ", h->label);
-    vfprintf(h->out, format, arguments);
-    fprintf(h->out, " (seed 0x%llx)\n", (unsigned long long)h->seed);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    if (h->failures++ < FAILURES_SHOWN)
+        fprintf(h->out, "FAIL %s: %s (seed 0x%llx)\n", h->label, message, (unsigned long long)h->seed);
 }
 
 bool harness_equal(harness *h, const char *what, const void *expected, const void *actual, size_t bytes)

@@ -60,7 +60,8 @@ typedef struct harness_family {
     const harness_entry *entries;
 } harness_family;
 
-extern const harness_family harness_codec; /* check_codec.c */
+extern const harness_family harness_codec;     /* check_codec.c */
+extern const harness_family harness_attention; /* check_attention.c */
 
 typedef struct harness_options {
     const char *filter; /* only entries whose "family.entry/shape" contains it; NULL: all */
