@@ -21,15 +21,15 @@ static uint32_t count_stored(unsigned hv, const uint8_t *variable)
     return stored;
 }
 
-/* Up to 8 bytes from `bytes` on; what lies past the end is zero. */
-static inline uint64_t load_bounded(const uint8_t *bytes, const uint8_t *end)
+/* The next 8 bytes of a stream, or, nearer to its end, those that are left (and whatever, when none is). Reads
+ * backwards from the end there: the tags in front of the stream are part of the variable part too. */
+static inline uint64_t load_bounded(const uint8_t *next, const uint8_t *end)
 {
-    uint64_t value = 0;
-    if (end - bytes >= 8)
-        memcpy(&value, bytes, 8);
-    else
-        memcpy(&value, bytes, (size_t)(end - bytes));
-    return value;
+    uint64_t value;
+    const ptrdiff_t left = end - next;
+    const unsigned over = left < 8 ? 8 - (unsigned)left : 0;
+    memcpy(&value, next - over, sizeof value);
+    return value >> (8 * over & 63);
 }
 
 /* Two N words from the next stored bytes, and their corrections. bits: which of the 8 bytes are stored. */
