@@ -2,13 +2,13 @@
 # Perplexity of the demo's model over 4 x 2048 tokens of a text, with three KV caches: stock llama.cpp's
 # f16 and bf16, and GAAC. Some minutes on two cores.
 #   scripts/perplexity.sh TEXT_FILE
-# GAAC_MODEL names another model (GGUF), GAAC_BUILD another build tree than build/release.
+# GAAC_MODEL names another model (GGUF), GAAC_PLUGIN another libggml-gaac.so than build/release has.
 set -euo pipefail
 
 [ $# -eq 1 ] && [ -r "${1:-}" ] || { echo "usage: scripts/perplexity.sh TEXT_FILE (about 40 KB of text)" >&2; exit 2; }
 text=$(realpath "$1")
 root=$(cd "$(dirname "$0")/.." && pwd)
-plugin=${GAAC_BUILD:-$root/build/release}/integrations/llama.cpp/libggml-gaac.so
+plugin=${GAAC_PLUGIN:-$root/build/release/integrations/llama.cpp/libggml-gaac.so}
 [ -e "$plugin" ] || { echo "perplexity.sh: $plugin is missing: run make first" >&2; exit 1; }
 "$root/scripts/get-models.sh"
 "$root/scripts/get-stock.sh" all
