@@ -150,7 +150,7 @@ static void fill_queries(fixture *f)
     f->sinks = malloc(heads * sizeof(float));
     for (uint32_t h = 0; h < heads; h++) {
         f->slopes[h] = exp2f(-(float)h / 2);
-        f->sinks[h] = 3 * uniform(&f->state);
+        f->sinks[h] = 8 * uniform(&f->state); /* below and above the logits */
     }
     f->args.q = f->q;
     f->args.slopes = c->slopes ? f->slopes : NULL;
@@ -616,6 +616,33 @@ static void damaged_slot(void **state)
     tear_down(&f);
 }
 
+static void conversions(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t bits;
+        uint16_t bf16;
+    } rounded[] = {{0x3f800000, 0x3f80}, {0x3f807fff, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f808001, 0x3f81},
+                   {0x3f818000, 0x3f82}, {0xbf818000, 0xbf82}, {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80},
+                   {0xff800000, 0xff80}, {0x7f800001, 0x7fc0}, {0xffffffff, 0xffff}, {0x80000000, 0x8000},
+                   {0x00008000, 0x0000}, {0x00018000, 0x0002}, {0x00000001, 0x0000}};
+    for (size_t i = 0; i < sizeof rounded / sizeof *rounded; i++) {
+        float value;
+        memcpy(&value, &rounded[i].bits, sizeof value);
+        assert_int_equal(gaac_float_to_bf16(value), rounded[i].bf16);
+    }
+    static const struct {
+        uint16_t bits;
+        float value;
+    } halves[] = {{0x0000, 0.0f},     {0x3c00, 1.0f},     {0xc000, -2.0f},         {0x3555, 0x1.554p-2f},
+                  {0x7bff, 65504.0f}, {0x0001, 0x1p-24f}, {0x83ff, -0x1.ff8p-15f}, {0x0400, 0x1p-14f},
+                  {0x7c00, INFINITY}, {0xfc00, -INFINITY}};
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++)
+        assert_true(gaac_f16_to_float(halves[i].bits) == halves[i].value);
+    assert_true(isnan(gaac_f16_to_float(0x7c01)) && isnan(gaac_f16_to_float(0xfe00)));
+    assert_true(signbit(gaac_f16_to_float(0x8000)));
+}
+
 /* ---- thread pool ------------------------------------------------------------------------------ */
 
 typedef struct tally {
@@ -675,6 +702,7 @@ int main(void)
         cmocka_unit_test(random_cases),
         cmocka_unit_test(wrong_arguments),
         cmocka_unit_test(damaged_slot),
+        cmocka_unit_test(conversions),
         cmocka_unit_test(pool_runs_each_worker_once),
         cmocka_unit_test(pool_refuses_nonsense),
     };

@@ -298,10 +298,9 @@ static float softmax_avx2(float *scores, uint64_t visible, const uint16_t *bias,
     const float base = new_max == -INFINITY ? 0 : new_max;
     __m256 sum = _mm256_setzero_ps();
     for (unsigned i = 0; i < STEP_VECTORS; i++) {
-        const __m256 w = exp2_ps(_mm256_sub_ps(s[i], _mm256_set1_ps(base)));
-        const __m256 shown = _mm256_and_ps(w, lane_mask(visible >> i * VECTOR));
-        _mm256_store_ps(scores + i * VECTOR, shown);
-        sum = _mm256_add_ps(sum, shown);
+        const __m256 w = exp2_ps(_mm256_sub_ps(s[i], _mm256_set1_ps(base))); /* of -inf, hidden: 0 exactly */
+        _mm256_store_ps(scores + i * VECTOR, w);
+        sum = _mm256_add_ps(sum, w);
     }
     const float factor = new_max == state->max ? 1 : exp2f(state->max - base);
     state->sum = state->sum * factor + reduce_add(sum);

@@ -363,10 +363,9 @@ static float softmax_avx512(float *scores, uint64_t visible, const uint16_t *bia
     const float base = new_max == -INFINITY ? 0 : new_max;
     __m512 sum = _mm512_setzero_ps();
     for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
-        const __m512 w = exp2_ps(_mm512_sub_ps(s[i], _mm512_set1_ps(base)));
-        const __m512 shown = _mm512_maskz_mov_ps((__mmask16)(visible >> i * VECTOR), w);
-        _mm512_store_ps(scores + i * VECTOR, shown);
-        sum = _mm512_add_ps(sum, shown);
+        const __m512 w = exp2_ps(_mm512_sub_ps(s[i], _mm512_set1_ps(base))); /* of -inf, hidden: 0 exactly */
+        _mm512_store_ps(scores + i * VECTOR, w);
+        sum = _mm512_add_ps(sum, w);
     }
     const float factor = new_max == state->max ? 1 : exp2f(state->max - base);
     state->sum = state->sum * factor + _mm512_reduce_add_ps(sum);

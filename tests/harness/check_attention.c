@@ -80,6 +80,14 @@ static bool near(float actual, float expected, double tolerance)
     return fabs((double)actual - expected) <= tolerance;
 }
 
+static bool same_bits(float a, float b)
+{
+    uint32_t x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    return x == y || (isnan(a) && isnan(b));
+}
+
 /* ---- scores ----------------------------------------------------------------------------------- */
 
 typedef struct score_data {
@@ -153,7 +161,7 @@ static void check_score(harness *h, unsigned shape)
         memcpy(one, before + (size_t)row * STEP, STEP * sizeof *one);
         h->tables->attention.score(d.fragments, &d.step.tiles, 1, d.q + row * d.q_stride, d.q_stride, one, accumulate);
         for (unsigned i = 0; i < STEP; i++) {
-            if (!isnan(one[i]) && memcmp(&one[i], &d.scores[(size_t)row * STEP + i], sizeof *one) != 0)
+            if (!same_bits(one[i], d.scores[(size_t)row * STEP + i]))
                 harness_fail(h, "row %u, token %u: other bits when alone", row, i);
         }
     }
@@ -240,7 +248,7 @@ static void check_weigh(harness *h, unsigned shape)
         h->tables->attention.weigh(d.fragments, &d.step.tiles, 1, d.weights + (size_t)row * STEP, d.factors + row, one,
                                    row_bytes / sizeof(float));
         for (size_t i = 0; i < row_bytes / sizeof(float); i++) {
-            if (!isnan(one[i]) && memcmp(&one[i], &d.acc[row * d.stride + i], sizeof *one) != 0)
+            if (!same_bits(one[i], d.acc[row * d.stride + i]))
                 harness_fail(h, "row %u, accumulator %zu: other bits when alone", row, i);
         }
     }
