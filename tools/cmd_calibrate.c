@@ -28,9 +28,10 @@ static const char help[] =
     "  -m, --model FILE     the model, as llama.cpp runs it (GGUF)\n"
     "  -f, --file FILE      the text: ordinary prose or code of the kind that you will run, some 100 KB\n"
     "  -o, --output FILE    the profile (default: the model's name with .gaac.safetensors, here)\n"
-    "  -c, --context N      tokens of a context (default 4096, or what the model has). Keys change with position:\n"
-    "                       use the length that you will run at\n"
-    "      --tokens N       tokens to read in all, rounded up to whole contexts (default 8192)\n"
+    "  -c, --context N      tokens of a context (default 5632, or what the model has). Windows come from the first "
+    "three\n"
+    "                       quarters of it, at most 4096 tokens; the text has to hold two contexts\n"
+    "      --tokens N       tokens to read in all, rounded up to whole contexts (default one context)\n"
     "  -t, --threads N      threads of the program (default: its own)\n"
     "      --host PROGRAM   llama-perplexity (default: beside this command, then on PATH)\n"
     "      --plugin FILE    libggml-gaac.so (default: GAAC_PLUGIN, then where gaac was installed or built)\n"
@@ -58,7 +59,8 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
-enum { DEFAULT_CONTEXT = 4096, DEFAULT_TOKENS = 8192, LEAST_CONTEXT = 128 };
+/* The plug-in calibrates a layer once 4096 tokens of it, or three quarters of a shorter context, are complete. */
+enum { DEFAULT_CONTEXT = 5632, LEAST_CONTEXT = 128 };
 
 typedef struct calibrate_arguments {
     const char *model, *text, *output, *host, *plugin;
@@ -110,7 +112,7 @@ static int take_option(int option, calibrate_arguments *arguments)
 
 static int parse(int argc, char **argv, calibrate_arguments *arguments)
 {
-    *arguments = (calibrate_arguments){.tokens = DEFAULT_TOKENS};
+    *arguments = (calibrate_arguments){0};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, ":m:f:o:c:t:h", long_options, NULL)) != -1;) {
         if (option == 'h') {
@@ -221,7 +223,7 @@ static int check_profile(const char *path)
 static int run(const calibrate_arguments *arguments, const char *info, const char *program, const char *output,
                uint64_t context)
 {
-    const uint64_t chunks = (arguments->tokens + context - 1) / context;
+    const uint64_t chunks = arguments->tokens ? (arguments->tokens + context - 1) / context : 1;
     string_list command = {0};
     make_command(&command, arguments, program, context, chunks);
     const launch_options options = {.plugin = arguments->plugin,

@@ -43,7 +43,7 @@ typedef struct inspect_arguments {
 
 static int parse(int argc, char **argv, inspect_arguments *arguments)
 {
-    *arguments = (inspect_arguments){0};
+    *arguments = (inspect_arguments){.file = ""};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
         if (option == '?' || option == ':')

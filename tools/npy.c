@@ -151,7 +151,7 @@ gaac_status npy_open(npy_file *file, const char *path, gaac_error *error)
     const uint8_t *bytes = file->mapping;
     const size_t size = file->mapping_bytes;
     static const char magic[] = "\x93NUMPY";
-    if (size < 12 || memcmp(bytes, magic, 6) != 0) {
+    if (!bytes || size < 12 || memcmp(bytes, magic, 6) != 0) {
         npy_close(file);
         return data_error(error, GAAC_ERROR_CORRUPT, "not a NumPy .npy file; save the array with numpy.save");
     }

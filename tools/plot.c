@@ -123,7 +123,7 @@ static void frame(const char *x_options, double x_step, const char *x_label, con
     plcol0(INK);
     plbox(x_options, x_step, 0, "bcntv", 0, 0);
     plmtex("b", 3.2, 0.5, 0.5, x_label);
-    plmtex("l", 3.4, 0.5, 0.5, y_label);
+    plmtex("l", 4.2, 0.5, 0.5, y_label);
     plmtex("t", 1.1, 0.5, 0.5, title);
 }
 

@@ -27,7 +27,10 @@ int tool_fail_status(const char *what, const gaac_error *error)
 {
     const bool data = error->status == GAAC_ERROR_CORRUPT || error->status == GAAC_ERROR_MISMATCH ||
                       error->status == GAAC_ERROR_UNSUPPORTED;
-    return tool_fail(data ? TOOL_BAD_DATA : TOOL_FAILED, "%s: %s", what, error->message);
+    const int code = data ? TOOL_BAD_DATA : TOOL_FAILED;
+    if (strstr(error->message, what)) /* the library named it already */
+        return tool_fail(code, "%s", error->message);
+    return tool_fail(code, "%s: %s", what, error->message);
 }
 
 void tool_warn(const char *format, ...)

@@ -20,7 +20,7 @@ enum tool_exit {
 
 /* Prints "gaac: MESSAGE" on stderr as one line and returns `code`, so that callers can return it. */
 int tool_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The same for what goes wrong in the library; `what` (a path, usually) stands before the message. */
+/* The same for what goes wrong in the library; `what` (a path, usually) stands before a message without it. */
 int tool_fail_status(const char *what, const gaac_error *error);
 /* Prints "gaac: warning: MESSAGE" on stderr. */
 void tool_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));

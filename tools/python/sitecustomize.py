@@ -52,11 +52,19 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    """Finds llama_cpp through the others, as often as it is looked for, and sees to its loading."""
+
+    def __init__(self):
+        self._asking_others = False
+
     def find_spec(self, name, path=None, target=None):
-        if name != "llama_cpp":
+        if name != "llama_cpp" or self._asking_others:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking_others = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking_others = False
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
         return spec
