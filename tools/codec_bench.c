@@ -7,8 +7,8 @@
 #include "data_error.h"
 #include "tool.h"
 
-/* Entry of a block in the cache's block table: a 64-bit location with its class and epoch in it. */
-enum { BLOCK_TABLE_BYTES = 8 };
+/* A block in the block table of src/cache, with its state, epoch and counts. */
+enum { BLOCK_TABLE_BYTES = 16 };
 
 /* gaac_calibrate's least. */
 enum { MIN_CALIBRATION_BLOCKS = 4 };
