@@ -43,6 +43,11 @@ bool buffer_is_ours(const host_tensor *tensor)
     return buffer && buffer->buft == buffer_type();
 }
 
+bool buffer_is_dummy(const host_tensor *tensor)
+{
+    return buffer_is_ours(tensor) && !buffer_of(tensor)->context;
+}
+
 kv_store *buffer_store(const host_tensor *tensor)
 {
     host_buffer *buffer = buffer_of(tensor);
@@ -100,14 +105,17 @@ void buffer_to_host(const host_tensor *tensor)
     become_host(buffer_of(tensor));
 }
 
-/* Why the tensor makes its buffer the host's. Recurrent states belong there and are no loss. */
+/* Why the tensor makes its buffer the host's. Recurrent states belong there and are no loss; tensors
+ * that are no cache (a saved sequence kept "on the device") need no words. */
 static void tell_other_tensor(const host_tensor *tensor, const char *reason)
 {
     const char *type = host.call.type_name(tensor->type);
+    if (strncmp(tensor->name, "cache_", 6) != 0)
+        return;
     if (strncmp(tensor->name, "cache_r_", 8) == 0 || strncmp(tensor->name, "cache_s_", 8) == 0)
         notice_once(NOTICE_RECURRENT, "the model's recurrent state (%s, %s) stays with the CPU as it is", tensor->name,
                     type);
-    else if (strncmp(tensor->name, "cache_", 6) == 0 && tensor->type != HOST_TYPE_BF16)
+    else if (tensor->type != HOST_TYPE_BF16)
         notice_once(NOTICE_OTHER_TENSOR,
                     "the KV cache is %s (%s), not BF16: it stays uncompressed with the CPU; to compress it run with "
                     "-ctk bf16 -ctv bf16",
@@ -186,8 +194,7 @@ static int buffer_init_tensor(host_buffer *buffer, host_tensor *tensor)
     }
     if (kv_is_cache_tensor(tensor, &part, &layer))
         return add_cache_tensor(buffer, tensor);
-    if (!config.test_unallocated)
-        tell_other_tensor(tensor, "this device holds K and V of attention layers only");
+    tell_other_tensor(tensor, "this device holds K and V of attention layers only");
     return become_host(buffer) ? HOST_STATUS_SUCCESS : HOST_STATUS_ALLOC_FAILED;
 }
 

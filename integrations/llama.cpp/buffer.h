@@ -20,6 +20,9 @@ host_buft *buffer_type(void);
 /* The tensor's memory belongs to a buffer of this device (dummies of no bytes count). */
 bool buffer_is_ours(const host_tensor *tensor);
 
+/* The tensor stands in a dummy of this device: the host measures what a context would take. */
+bool buffer_is_dummy(const host_tensor *tensor);
+
 /* The store behind a tensor or view, or NULL: not ours, a dummy, or not a KV buffer. */
 kv_store *buffer_store(const host_tensor *tensor);
 

@@ -52,7 +52,9 @@ static gaac_status compute_node(op_runner *runner, host_tensor *node, gaac_error
     case HOST_OP_SET_ROWS:
         return buffer_store(node) ? set_rows_compute(runner, node, error) : delegate_node(runner, node, error);
     case HOST_OP_ROPE:
-        return buffer_store(node) ? rope_compute(runner, node, error) : delegate_node(runner, node, error);
+        if (buffer_store(node))
+            return rope_compute(runner, node, error);
+        return rope_fits_plain(node) ? rope_compute_plain(runner, node, error) : delegate_node(runner, node, error);
     case HOST_OP_FLASH_ATTN_EXT:
         if (buffer_store(node->src[1]))
             return flash_compute(runner, node, error);
@@ -207,14 +209,6 @@ static bool device_offload_op(host_device *self, const host_tensor *op)
 
 /* ---- which operations --------------------------------------------------------------------------- */
 
-/* K or V of a KV buffer, or of a dummy that stands for one while the host measures. */
-static bool is_kv(const host_tensor *tensor)
-{
-    gaac_part part;
-    int layer;
-    return tensor && buffer_is_ours(tensor) && kv_is_cache_tensor(host_root(tensor), &part, &layer);
-}
-
 static void hand_over(const host_tensor *tensor)
 {
     if (buffer_store(tensor))
@@ -229,11 +223,11 @@ static bool supports_attention(const host_tensor *op)
     const char *objection = flash_objection(op, &shape);
     if (config.test_unallocated && !host_root(k)->buffer && !host_root(v)->buffer)
         return !objection;
-    if (!is_kv(k) && !is_kv(v))
+    if (buffer_is_dummy(k) || buffer_is_dummy(v))
+        return true;
+    if (!buffer_store(k) && !buffer_store(v))
         return false;
-    const host_tensor *ours = is_kv(k) ? k : v;
-    if (!buffer_store(ours))
-        return !objection; /* a dummy */
+    const host_tensor *ours = buffer_store(k) ? k : v;
     kv_view view;
     if (!objection && flash_views_pair(op) && kv_view_of(k, &view)) {
         gaac_error error;
@@ -251,12 +245,15 @@ static bool supports_attention(const host_tensor *op)
     return false;
 }
 
-/* Writes into a KV tensor that don't fit mean that the host uses it in another way than we know. */
+/* Writes into a KV tensor that don't fit mean that the host uses it in another way than we know. Of a
+ * dummy, whatever type of cache it stands for, the host must hear yes or it stops the program. */
 static bool supports_write(const host_tensor *op, bool fits)
 {
-    if (!is_kv(op))
+    if (buffer_is_dummy(op))
+        return true;
+    if (!buffer_store(op))
         return false;
-    if (!buffer_store(op) || fits)
+    if (fits)
         return true;
     if (host_op_of(op) == HOST_OP_SET_ROWS && op->ne[0] == 1)
         notice_once(NOTICE_FLASH_OFF, "flash attention is off, so the KV cache stays uncompressed with the CPU: run "
@@ -275,13 +272,13 @@ static bool supports_write(const host_tensor *op, bool fits)
 static bool decline(const host_tensor *op)
 {
     for (int i = 0; i < HOST_MAX_SRC && op->src[i]; i++) {
-        if (!is_kv(op->src[i]) || !buffer_store(op->src[i]))
+        if (!buffer_store(op->src[i]))
             continue;
         if (host_op_of(op) == HOST_OP_MUL_MAT) {
             notice_once(NOTICE_FLASH_OFF, "flash attention is off, so the KV cache stays uncompressed with the CPU: "
                                           "run with -fa on");
             hand_over(op->src[i]);
-        } else if (!is_kv(op)) {
+        } else if (!buffer_store(op)) {
             notice_once(NOTICE_OTHER_READ, "%s reads %s: the CPU gets uncompressed copies for it, which is slow",
                         host.call.op_name(op->op), host_root(op->src[i])->name);
         }
@@ -302,7 +299,7 @@ static bool device_supports_op(host_device *self, const host_tensor *op)
     case HOST_OP_SET_ROWS:
         return supports_write(op, set_rows_fits(op));
     case HOST_OP_ROPE:
-        return supports_write(op, rope_fits(op));
+        return supports_write(op, rope_fits(op)) || (!buffer_is_ours(op) && rope_fits_plain(op));
     case HOST_OP_FLASH_ATTN_EXT:
         return supports_attention(op);
     default:

@@ -44,6 +44,9 @@ gaac_status set_rows_compute(op_runner *runner, const host_tensor *op, gaac_erro
 
 bool rope_fits(const host_tensor *op);
 gaac_status rope_compute(op_runner *runner, const host_tensor *op, gaac_error *error);
+/* The same on a BF16 K tensor in plain memory, which the CPU backend can't rotate either. */
+bool rope_fits_plain(const host_tensor *op);
+gaac_status rope_compute_plain(op_runner *runner, const host_tensor *op, gaac_error *error);
 
 /* ---- by the host ------------------------------------------------------------------------------ */
 

@@ -1,39 +1,55 @@
 /* ROPE in place on keys: how llama.cpp moves a context. The host's CPU backend has no such operation
- * for BF16 (a stock build stops there with a BF16 cache), but it has one for F32: rows are read as
- * F32, rotated by the host with the host's own parameters, and written back as BF16. */
+ * for BF16 (a stock build stops there with a BF16 cache), but it has one for F32: rows are widened to
+ * F32, rotated by the host with the host's own parameters, and rounded back to BF16. That serves the
+ * compressed cache, and as well a BF16 cache that had to stay with the CPU. */
 #include "bf16.h"
 #include "host.h"
 #include "ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     ROPE_ROWS = 512, /* rows a step: a few hundred KiB of F32 */
 };
 
-/* The view is [rotated channels, heads, rows], whole rows from the start of one, every position its row's. */
+static bool in_place(const host_tensor *op)
+{
+    const host_tensor *source = op->src[0];
+    return op->type == HOST_TYPE_BF16 && source && op->data == source->data && op->nb[1] == source->nb[1] &&
+           op->nb[2] == source->nb[2];
+}
+
+/* [rotated channels, heads, rows], a position for each row. */
+static bool plain_form(const host_tensor *op)
+{
+    const host_tensor *positions = op->src[1];
+    return in_place(op) && op->nb[0] == sizeof(uint16_t) && op->ne[3] == 1 && positions &&
+           positions->type == HOST_TYPE_I32 && positions->ne[0] == op->ne[2];
+}
+
 bool rope_fits(const host_tensor *op)
 {
     kv_view view;
-    if (!kv_view_of(op, &view) || op->type != HOST_TYPE_BF16 || !op->src[0] || !op->src[1])
+    if (!kv_view_of(op, &view) || !plain_form(op) || op->nb[2] != view.tensor->width * sizeof(uint16_t))
         return false;
-    kv_view source;
-    size_t row_bytes = view.tensor->width * sizeof(uint16_t);
-    const host_tensor *positions = op->src[1];
-    bool in_place = kv_view_of(op->src[0], &source) && source.tensor == view.tensor && source.row == view.row &&
-                    source.column == view.column;
-    return in_place && op->nb[0] == sizeof(uint16_t) && op->nb[2] == row_bytes && op->ne[3] == 1 &&
-           view.column + ((size_t)op->ne[1] - 1) * (op->nb[1] / sizeof(uint16_t)) + (size_t)op->ne[0] <=
-               view.tensor->width &&
-           positions->type == HOST_TYPE_I32 && positions->ne[0] == op->ne[2];
+    size_t last = ((size_t)op->ne[1] - 1) * (op->nb[1] / sizeof(uint16_t)) + (size_t)op->ne[0];
+    return view.column + last <= view.tensor->width;
+}
+
+bool rope_fits_plain(const host_tensor *op)
+{
+    gaac_part part;
+    int layer;
+    return plain_form(op) && kv_is_cache_tensor(host_root(op), &part, &layer);
 }
 
 typedef struct rope_step {
     const host_tensor *op;
     kv_view view;
     int64_t first, count; /* rows of the view */
-    uint16_t *rows;       /* whole rows, BF16 */
+    uint16_t *rows;       /* the first of them, from the view's first channel on */
 } rope_step;
 
 static const int32_t *shift_of(const rope_step *step)
@@ -41,10 +57,10 @@ static const int32_t *shift_of(const rope_step *step)
     return (const int32_t *)step->op->src[1]->data + step->first;
 }
 
-/* Element (channel 0, head, row) of the step in the BF16 rows. */
+/* Element (channel 0, head, row) of the step. */
 static uint16_t *rope_row(const rope_step *step, int64_t row, int64_t head)
 {
-    return step->rows + (size_t)row * step->view.tensor->width + step->view.column +
+    return step->rows + (size_t)row * (step->op->nb[2] / sizeof(uint16_t)) +
            (size_t)head * (step->op->nb[1] / sizeof(uint16_t));
 }
 
@@ -98,40 +114,61 @@ static gaac_status rotate(op_runner *runner, const rope_step *step, gaac_error *
     return status;
 }
 
-static gaac_status rope_one_step(op_runner *runner, const rope_step *step, gaac_error *error)
+/* Finds the next run of keys that move, from `first` on. The host names all cells; those that stay or
+ * are unused keep their bits. False when there is none. */
+static bool next_run(rope_step *step, int64_t first)
+{
+    const int32_t *shift = (const int32_t *)step->op->src[1]->data;
+    int64_t end = step->op->ne[2];
+    while (first < end && shift[first] == 0)
+        first++;
+    step->first = first;
+    step->count = 0;
+    while (first + step->count < end && step->count < ROPE_ROWS && shift[first + step->count] != 0)
+        step->count++;
+    return step->count > 0;
+}
+
+static gaac_status rope_stored(op_runner *runner, rope_step *step, uint16_t *rows, gaac_error *error)
 {
     size_t row_bytes = step->view.tensor->width * sizeof(uint16_t);
     size_t offset = (size_t)(step->view.row + (uint64_t)step->first) * row_bytes;
     size_t bytes = (size_t)step->count * row_bytes;
-    gaac_status status = kv_store_read(step->view.store, step->view.tensor, offset, step->rows, bytes, error);
+    gaac_status status = kv_store_read(step->view.store, step->view.tensor, offset, rows, bytes, error);
+    step->rows = rows + step->view.column;
     if (status == GAAC_OK)
         status = rotate(runner, step, error);
     if (status == GAAC_OK)
-        status = kv_store_write(step->view.store, step->view.tensor, offset, step->rows, bytes, error);
+        status = kv_store_write(step->view.store, step->view.tensor, offset, rows, bytes, error);
     return status;
 }
 
 gaac_status rope_compute(op_runner *runner, const host_tensor *op, gaac_error *error)
 {
     rope_step step = {.op = op};
-    if (!kv_view_of(op, &step.view))
+    if (!rope_fits(op) || !kv_view_of(op, &step.view)) {
+        snprintf(error->message, sizeof error->message, "a rotation that was not planned came to be computed");
         return error->status = GAAC_ERROR_INVALID_ARGUMENT;
-    step.rows = malloc(ROPE_ROWS * step.view.tensor->width * sizeof *step.rows);
-    if (!step.rows) {
+    }
+    uint16_t *rows = malloc(ROPE_ROWS * step.view.tensor->width * sizeof *rows);
+    if (!rows) {
         snprintf(error->message, sizeof error->message, "no memory to rotate %d keys", (int)ROPE_ROWS);
         return error->status = GAAC_ERROR_OUT_OF_MEMORY;
     }
     gaac_status status = GAAC_OK;
-    for (; status == GAAC_OK && step.first < op->ne[2]; step.first += step.count) {
-        /* Runs of keys that move. The host names all cells; those that stay or are unused keep their bits. */
-        step.count = 1;
-        bool moves = shift_of(&step)[0] != 0;
-        while (step.count < ROPE_ROWS && step.first + step.count < op->ne[2] &&
-               (shift_of(&step)[step.count] != 0) == moves)
-            step.count++;
-        if (moves)
-            status = rope_one_step(runner, &step, error);
-    }
-    free(step.rows);
+    for (int64_t at = 0; status == GAAC_OK && next_run(&step, at); at = step.first + step.count)
+        status = rope_stored(runner, &step, rows, error);
+    free(rows);
     return status == GAAC_OK && step.view.store->cache ? gaac_cache_settle(step.view.store->cache, error) : status;
+}
+
+gaac_status rope_compute_plain(op_runner *runner, const host_tensor *op, gaac_error *error)
+{
+    rope_step step = {.op = op};
+    gaac_status status = GAAC_OK;
+    for (int64_t at = 0; status == GAAC_OK && next_run(&step, at); at = step.first + step.count) {
+        step.rows = (uint16_t *)(void *)((char *)op->data + (size_t)step.first * op->nb[2]);
+        status = rotate(runner, &step, error);
+    }
+    return status;
 }

@@ -122,6 +122,14 @@ static bool read_calibrate_info(const char *value, const complaint *out)
     return true;
 }
 
+/* For the gaac command or for the scripts that build and test; nothing to do here. */
+static bool read_elsewhere(const char *value, const complaint *out)
+{
+    (void)value;
+    (void)out;
+    return true;
+}
+
 static bool read_test_unallocated(const char *value, const complaint *out)
 {
     if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
@@ -145,6 +153,10 @@ static const variable variables[] = {
     {"GAAC_CALIBRATE", read_calibrate},
     {"GAAC_CALIBRATE_INFO", read_calibrate_info},
     {"GAAC_TEST_UNALLOCATED", read_test_unallocated},
+    {"GAAC_PLUGIN", read_elsewhere},
+    {"GAAC_MODEL", read_elsewhere},
+    {"GAAC_STOCK_DIR", read_elsewhere},
+    {"GAAC_STOCK_SOURCE", read_elsewhere},
 };
 
 static bool read_one(const char *entry, const complaint *out)
