@@ -172,6 +172,7 @@ static bool read_one(const char *entry, const complaint *out)
                   (int)name_bytes, entry);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): written through `out` */
 bool settings_read(char *message, size_t message_bytes)
 {
     complaint out = {message, message_bytes};

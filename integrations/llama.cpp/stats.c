@@ -14,6 +14,11 @@
 #include <string.h>
 #include <time.h>
 
+typedef struct kept_profile {
+    gaac_profile *profile;
+    struct kept_profile *older;
+} kept_profile;
+
 /* The sums over all stores at one moment. */
 typedef struct snapshot {
     gaac_cache_stats cache;
@@ -29,8 +34,7 @@ static struct {
     bool device_opened;
     bool cache_held; /* a KV cache was given to us, whether or not anything was written */
     unsigned threads;
-    gaac_profile **profiles; /* kept ones, the newest last */
-    size_t profile_count;
+    kept_profile *profiles; /* for GAAC_CALIBRATE, the newest first */
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -206,23 +210,23 @@ void stats_keep_profile(kv_store *store)
     cJSON_Delete(json);
     if (status != GAAC_OK)
         return; /* nothing calibrated yet: told at exit if it stays so */
-    pthread_mutex_lock(&state.lock);
-    gaac_profile **grown = realloc(state.profiles, (state.profile_count + 1) * sizeof *grown);
-    if (grown) {
-        state.profiles = grown;
-        state.profiles[state.profile_count++] = profile;
-    }
-    pthread_mutex_unlock(&state.lock);
-    if (!grown)
+    kept_profile *kept = malloc(sizeof *kept);
+    if (!kept) {
         gaac_profile_destroy(profile);
+        return;
+    }
+    pthread_mutex_lock(&state.lock);
+    *kept = (kept_profile){profile, state.profiles};
+    state.profiles = kept;
+    pthread_mutex_unlock(&state.lock);
 }
 
 /* The newest kept profile that has the layer. A model with a sliding window has two caches, so its
  * layers come from two profiles. */
 static bool newest_layer(uint32_t index, gaac_profile_layer *layer)
 {
-    for (size_t i = state.profile_count; i-- > 0;) {
-        if (gaac_profile_find_layer(state.profiles[i], index, layer))
+    for (const kept_profile *kept = state.profiles; kept; kept = kept->older) {
+        if (gaac_profile_find_layer(kept->profile, index, layer))
             return true;
     }
     return false;
@@ -231,10 +235,10 @@ static bool newest_layer(uint32_t index, gaac_profile_layer *layer)
 static uint32_t layers_end(void)
 {
     uint32_t end = 0;
-    for (size_t i = 0; i < state.profile_count; i++) {
+    for (const kept_profile *kept = state.profiles; kept; kept = kept->older) {
         gaac_profile_layer layer;
-        uint32_t count = gaac_profile_layers(state.profiles[i]);
-        if (count > 0 && gaac_profile_get_layer(state.profiles[i], count - 1, &layer) && layer.index >= end)
+        uint32_t count = gaac_profile_layers(kept->profile);
+        if (count > 0 && gaac_profile_get_layer(kept->profile, count - 1, &layer) && layer.index >= end)
             end = layer.index + 1;
     }
     return end;
@@ -243,7 +247,7 @@ static uint32_t layers_end(void)
 static gaac_status merge_profiles(gaac_profile **merged, gaac_error *error)
 {
     gaac_profile_info info;
-    gaac_profile_get_info(state.profiles[state.profile_count - 1], &info);
+    gaac_profile_get_info(state.profiles->profile, &info);
     gaac_status status = gaac_profile_create(merged, &info, NULL, error);
     uint32_t end = layers_end();
     for (uint32_t index = 0; status == GAAC_OK && index < end; index++) {
@@ -258,7 +262,7 @@ static void save_profile(void)
 {
     gaac_error error = {0};
     gaac_profile *merged = NULL;
-    if (state.profile_count == 0) {
+    if (!state.profiles) {
         notice("no profile written to %s: the run was too short to calibrate (give it a longer text or context)",
                config.calibrate_path);
         return;

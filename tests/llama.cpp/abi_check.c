@@ -5,6 +5,7 @@
 #include "ggml-backend.h"
 #include "ggml.h"
 
+/* NOLINTBEGIN(bugprone-sizeof-expression): sizes of pointers are compared on purpose */
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), "size of " #ours)
 #define SAME_PLACE(ours, our_field, theirs, their_field)                                                               \
     _Static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field) &&                                       \
@@ -139,3 +140,4 @@ SAME_SIZE(host_init_params, struct ggml_init_params);
 SAME(host_init_params, struct ggml_init_params, mem_size);
 SAME(host_init_params, struct ggml_init_params, mem_buffer);
 SAME(host_init_params, struct ggml_init_params, no_alloc);
+/* NOLINTEND(bugprone-sizeof-expression) */

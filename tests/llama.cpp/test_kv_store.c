@@ -72,7 +72,7 @@ static model make_model(void)
         size_t width = i % 2 ? WIDTH_V : WIDTH_K;
         host_tensor tensor = tensor_named(name, width, address);
         assert_true(kv_store_add(m.store, &tensor, &reason));
-        m.plain[i] = calloc(CELLS * STREAMS * width, sizeof(uint16_t));
+        m.plain[i] = calloc(CELLS * STREAMS * width * sizeof(uint16_t), 1);
         assert_non_null(m.plain[i]);
         address += CELLS * STREAMS * width * sizeof(uint16_t) + 128;
     }
