@@ -72,9 +72,10 @@ static model make_model(void)
         size_t width = i % 2 ? WIDTH_V : WIDTH_K;
         host_tensor tensor = tensor_named(name, width, address);
         assert_true(kv_store_add(m.store, &tensor, &reason));
-        m.plain[i] = calloc(CELLS * STREAMS * width * sizeof(uint16_t), 1);
+        size_t bytes = CELLS * STREAMS * tensor.nb[1];
+        m.plain[i] = calloc(bytes, 1);
         assert_non_null(m.plain[i]);
-        address += CELLS * STREAMS * width * sizeof(uint16_t) + 128;
+        address += bytes + 128;
     }
     assert_true(kv_store_complete(m.store));
     for (int i = 0; i < 2 * LAYERS; i++)
