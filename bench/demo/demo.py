@@ -74,9 +74,11 @@ class Run:
         return self.answer(answer or command)
 
     def turn(self, kind, tokens):
-        done, seconds = self.ask(kind, tokens)
-        if int(done) > 0:
-            self.times[kind].append((int(done), float(seconds)))
+        done, *seconds = self.ask(kind, tokens)
+        if kind == "decode":
+            self.times[kind] += [(1, float(word)) for word in seconds]
+        elif int(done) > 0:
+            self.times[kind].append((int(done), float(seconds[0])))
 
     def restore_prefill(self, kept):
         """Takes up a kept prefill of all turns but the last. True if there was one."""
@@ -173,8 +175,8 @@ def result_of(runs, arguments):
     for run in runs:
         result[f"prefill_tps_{run.name}"] = round(rate(run.times["prefill"]), 2)
         result[f"prefill_last_turn_tps_{run.name}"] = round(rate(run.times["prefill"][-1:]), 2)
-        # The median turn: one that something else on the machine delayed doesn't count.
-        result[f"decode_tps_{run.name}"] = round(statistics.median(rate([turn]) for turn in run.times["decode"]), 2)
+        # The median token: those that something else on the machine delayed don't count.
+        result[f"decode_tps_{run.name}"] = round(1 / statistics.median(seconds for _, seconds in run.times["decode"]), 2)
         result[f"logits_sha256_{run.name}"] = run.logits_hash
     stock, gaac, raw = (by_name.get(name) for name in ("stock_bf16", "gaac", "gaac_raw"))
     if gaac:

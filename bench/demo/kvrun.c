@@ -9,7 +9,7 @@
  * KV_TYPE is f16 or bf16; DEVICE a ggml device's name, or "cpu". LOGITS_FILE gets the F32 logits row
  * that each generated token was chosen from, in order. Commands and their answers, one a line:
  *   prefill N    -> "prefill DONE SECONDS"  processes up to N more prompt tokens
- *   decode N     -> "decode DONE SECONDS"   generates up to N more tokens, greedily
+ *   decode N     -> "decode DONE S0 S1 ..." generates up to N more tokens, greedily; each one's seconds
  *   save PATH    -> "save DONE 0"           keeps the cache of the prompt tokens processed so far
  *   restore PATH -> "restore DONE 0"        takes such a cache up again; DONE is 0 if it is not of this prompt
  *   quit         -> "tokens T0 T1 ..."      frees the model (a plug-in then writes its statistics)
@@ -148,11 +148,13 @@ static llama_token likeliest(const float *logits, int vocabulary)
     return best;
 }
 
-/* The time is that of the model's steps and of choosing; writing the logits is not part of it. */
-static bool generate(run *r, int count, int *done, double *seconds)
+/* The time is that of the model's step and of choosing; writing the logits is not part of it. */
+static bool generate(run *r, int count)
 {
-    *seconds = 0;
-    for (*done = 0; *done < count && r->generate_done < r->generate_tokens; ++*done) {
+    if (count > r->generate_tokens - r->generate_done)
+        count = r->generate_tokens - r->generate_done;
+    printf("decode %d", count);
+    for (int i = 0; i < count; i++) {
         const float *logits = llama_get_logits_ith(r->context, -1);
         if (fwrite(logits, sizeof(float), (size_t)r->vocabulary, r->logits) != (size_t)r->vocabulary)
             return false;
@@ -161,7 +163,7 @@ static bool generate(run *r, int count, int *done, double *seconds)
         r->generated[r->generate_done++] = token;
         if (!decode(r, &token, 1))
             return false;
-        *seconds += seconds_now() - start;
+        printf(" %.9f", seconds_now() - start);
     }
     return true;
 }
@@ -192,10 +194,10 @@ static bool obey(run *r, const char *command, const char *argument, int *status)
     int done = 0, count = (int)strtol(argument, NULL, 10);
     double seconds = 0;
     bool sound = true;
-    if (strcmp(command, "prefill") == 0)
+    if (strcmp(command, "decode") == 0)
+        sound = generate(r, count);
+    else if (strcmp(command, "prefill") == 0)
         sound = prefill(r, count, &done, &seconds);
-    else if (strcmp(command, "decode") == 0)
-        sound = generate(r, count, &done, &seconds);
     else if (strcmp(command, "save") == 0)
         done = save(r, argument);
     else if (strcmp(command, "restore") == 0)
@@ -206,7 +208,9 @@ static bool obey(run *r, const char *command, const char *argument, int *status)
         *status = fail("the model's step failed (see the lines above)");
         return false;
     }
-    printf("%s %d %.9f\n", command, done, seconds);
+    if (strcmp(command, "decode") != 0)
+        printf("%s %d %.9f", command, done, seconds);
+    printf("\n");
     fflush(stdout);
     return true;
 }
