@@ -22,7 +22,7 @@ measure() { # name, then the flags that differ; prints the perplexity
     shift
     "$root/build/deps/stock/bin/llama-perplexity" -m "$model" -f "$text" -c 2048 -b 2048 -ub 512 --chunks 4 \
         -t "$threads" -fa on "$@" >"$log" 2>&1 || { tail -n 20 "$log" >&2; echo "$name failed" >&2; exit 1; }
-    sed -n 's/^Final estimate: PPL = \([0-9.]*\).*/\1/p' "$log" | grep . ||
+    sed -n 's/.*Final estimate: PPL = \([0-9.]*\).*/\1/p' "$log" | grep . ||
         { tail -n 20 "$log" >&2; echo "perplexity.sh: $name printed no estimate (is the text long enough?)" >&2; exit 1; }
 }
 # Variables of the user's must not turn a stock run into a GAAC run, or change GAAC's.
