@@ -392,6 +392,48 @@ static void memory_limit_is_kept(void **state)
     gaac_cache_destroy(cache);
 }
 
+/* At the limit the cells that are there can be written again and again, in every layer, in whole blocks and
+ * in parts (what a server does with the cells of a request that failed). */
+static void full_cache_can_be_rewritten(void **state)
+{
+    (void)state;
+    const gaac_shape        shapes[3] = {{1, 64, 64}, {1, 64, 64}, {1, 64, 64}};
+    const gaac_cache_config config = {.shapes = shapes,
+                                      .layers = 3,
+                                      .sequences = 1,
+                                      .tokens_per_sequence = 4096,
+                                      .memory_limit = 700 << 10,
+                                      .calibration_tokens = 128};
+    gaac_cache             *cache;
+    gaac_error              error = {0};
+    assert_int_equal(gaac_cache_create(&cache, &config, &error), GAAC_OK);
+    uint64_t    seed = 12;
+    uint16_t    rows[16 * 64];
+    uint64_t    cells = 0;
+    gaac_status status = GAAC_OK;
+    random_fill(&seed, RANDOM_KV, rows, 16 * 64, 64);
+    for (; status == GAAC_OK && cells < 4096; cells += 16)
+        for (uint32_t i = 0; status == GAAC_OK && i < 6; i++)
+            status = gaac_cache_write(cache, i / 2, i % 2 ? GAAC_V : GAAC_K, 0, cells, NULL, 16, rows, 64, &error);
+    assert_int_equal(status, GAAC_ERROR_MEMORY_LIMIT);
+    cells -= 16; /* the last were not written in all layers */
+    assert_true(stats_of(cache).blocks_coded > 100);
+    for (unsigned round = 0; round < 4; round++)
+        for (uint32_t i = 0; i < 6; i++)
+            for (uint64_t cell = 0; cell + 16 <= cells; cell += 16) {
+                const unsigned count = round < 2 ? 16 : 3;
+                random_fill(&seed, RANDOM_KV, rows, 16 * 64, 64);
+                assert_int_equal(gaac_cache_write(cache, i / 2, i % 2 ? GAAC_V : GAAC_K, 0, cell, NULL, count, rows, 64,
+                                                  &error),
+                                 GAAC_OK);
+                uint16_t back[16 * 64];
+                assert_int_equal(gaac_cache_read(cache, i / 2, i % 2 ? GAAC_V : GAAC_K, 0, cell, count, back, 64, NULL),
+                                 GAAC_OK);
+                assert_memory_equal(back, rows, count * 128);
+            }
+    gaac_cache_destroy(cache);
+}
+
 static void dropped_memory_goes_back(void **state)
 {
     (void)state;
@@ -506,7 +548,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_operations_coded),     cmocka_unit_test(random_operations_raw),
         cmocka_unit_test(self_calibration_compresses), cmocka_unit_test(drift_begins_an_epoch),
-        cmocka_unit_test(memory_limit_is_kept),        cmocka_unit_test(dropped_memory_goes_back),
+        cmocka_unit_test(memory_limit_is_kept),        cmocka_unit_test(full_cache_can_be_rewritten),
+        cmocka_unit_test(dropped_memory_goes_back),
         cmocka_unit_test(non_finite_survives),         cmocka_unit_test(wrong_places_are_refused),
         cmocka_unit_test(failing_allocations_are_errors),
     };

@@ -34,7 +34,8 @@ typedef struct gaac_cache_config {
     uint64_t              tokens_per_sequence; /* cells of a sequence; rounded up to whole blocks */
     gaac_cache_mode       mode;
     const gaac_profile   *profile;      /* copied as needed; NULL = calibrate on the first tokens */
-    uint64_t              memory_limit; /* bytes of slots, raw blocks and tables; 0 = none */
+    uint64_t              memory_limit; /* bytes of slots, raw blocks and tables; 0 = none. Of it, a raw block a layer (an
+                                            eighth at most) is kept for rewriting what is full */
     uint32_t              calibration_tokens; /* complete tokens a layer that self-calibration waits
                                                  for; 0 = the default, 1024 */
     const gaac_allocator *allocator;    /* or NULL */

@@ -79,7 +79,7 @@ static void count_row(gaac_cache *cache, const gaac_layer *layer, int sign)
 static gaac_status open_empty(gaac_cache *cache, gaac_layer *layer, gaac_block *block, gaac_error *error)
 {
     uint32_t          unit;
-    const gaac_status status = gaac_pool_take(layer->raw, false, &unit, error);
+    const gaac_status status = gaac_pool_take(layer->raw, GAAC_TAKE_NEW, &unit, error);
     if (status != GAAC_OK)
         return status;
     memset(gaac_pool_unit(layer->raw, unit), 0, layer->layout.raw_bytes);
@@ -98,7 +98,7 @@ static gaac_status reopen_coded(gaac_cache *cache, gaac_layer *layer, gaac_block
 {
     gaac_block *block = gaac_block_at(cache, layer, name.sequence, name.block);
     uint32_t    unit;
-    gaac_status status = gaac_pool_take(layer->raw, false, &unit, error);
+    gaac_status status = gaac_pool_take(layer->raw, GAAC_TAKE_REOPEN, &unit, error);
     if (status != GAAC_OK)
         return status;
     const uint32_t *entries = gaac_entries_at(cache, layer, name.sequence, name.block);
@@ -115,6 +115,15 @@ static gaac_status reopen_coded(gaac_cache *cache, gaac_layer *layer, gaac_block
     return GAAC_OK;
 }
 
+/* At the limit, reopened blocks wait no longer: without this a cache that is full of coded blocks could
+ * not be written again, and its caller not use the cells of a request that is over. */
+static gaac_status make_room_to_reopen(gaac_cache *cache, const gaac_layer *layer, gaac_error *error)
+{
+    const gaac_budget *budget = &cache->budget;
+    const bool         full = budget->limit != 0 && budget->used + layer->layout.raw_bytes > budget->limit;
+    return full ? gaac_cache_settle(cache, error) : GAAC_OK;
+}
+
 gaac_status gaac_block_open(gaac_cache *cache, gaac_layer *layer, gaac_block_name name, unsigned cell, unsigned count,
                             gaac_error *error)
 {
@@ -123,8 +132,10 @@ gaac_status gaac_block_open(gaac_cache *cache, gaac_layer *layer, gaac_block_nam
         return open_empty(cache, layer, block, error);
     if (block->state == GAAC_STATE_OPEN || block->state == GAAC_STATE_WAITING)
         return GAAC_OK; /* a waiting block is written in place and goes on waiting */
+    gaac_status status = block->state == GAAC_STATE_CODED ? make_room_to_reopen(cache, layer, error) : GAAC_OK;
     /* First the list: making room in it may finalize any open block, this one too were it open already. */
-    gaac_status status = remember_reopened(cache, layer, name, error);
+    if (status == GAAC_OK)
+        status = remember_reopened(cache, layer, name, error);
     if (status == GAAC_OK && block->state == GAAC_STATE_CODED)
         status = reopen_coded(cache, layer, name, error);
     else if (status == GAAC_OK)
@@ -170,7 +181,7 @@ static void encode_block(gaac_cache *cache, gaac_layer *layer, gaac_block_name n
     uint32_t    slot;
     *coded = false;
     /* The raw block is given back right after, so that the limit may be passed by one slot. */
-    if (gaac_pool_take(epoch->slots, true, &slot, NULL) != GAAC_OK)
+    if (gaac_pool_take(epoch->slots, GAAC_TAKE_SWAP, &slot, NULL) != GAAC_OK)
         return;
     gaac_block_info info;
     layer->encodes++;

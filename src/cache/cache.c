@@ -78,6 +78,17 @@ static gaac_status make_zero_block(gaac_cache *cache, const gaac_cache_config *c
     return cache->zero_block != NULL ? GAAC_OK : gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory for a cache");
 }
 
+/* One raw block a layer: engines rewrite a layer at a time, and what waits, reopened, is encoded when room
+ * is needed. At most an eighth, for limits so small that most would be kept back. */
+static void set_reserve(gaac_cache *cache)
+{
+    uint64_t raw = 0;
+    for (uint32_t i = 0; i < cache->layers; i++)
+        raw += cache->layer[i].layout.raw_bytes;
+    const uint64_t most = cache->budget.limit / 8;
+    cache->budget.reserve = raw < most ? raw : most;
+}
+
 gaac_status gaac_cache_create(gaac_cache **cache, const gaac_cache_config *config, gaac_error *error)
 {
     *cache = NULL;
@@ -107,6 +118,7 @@ gaac_status gaac_cache_create(gaac_cache **cache, const gaac_cache_config *confi
         gaac_cache_destroy(made);
         return status;
     }
+    set_reserve(made);
     *cache = made;
     return GAAC_OK;
 }

@@ -68,9 +68,10 @@ static gaac_status commit_through(gaac_pool *pool, uint32_t unit, gaac_error *er
     return GAAC_OK;
 }
 
-static gaac_status check_limit(const gaac_budget *budget, uint32_t bytes, gaac_error *error)
+static gaac_status check_limit(const gaac_budget *budget, gaac_take take, uint32_t bytes, gaac_error *error)
 {
-    if (budget->limit == 0 || budget->used + bytes <= budget->limit)
+    const uint64_t kept = take == GAAC_TAKE_NEW ? budget->reserve : 0;
+    if (budget->limit == 0 || take == GAAC_TAKE_SWAP || budget->used + bytes + kept <= budget->limit)
         return GAAC_OK;
     return gaac_fail(error, GAAC_ERROR_MEMORY_LIMIT,
                      "the KV cache uses %.1f MiB, its limit is %.1f MiB; raise the limit or use a shorter context",
@@ -94,9 +95,9 @@ static gaac_status take_new(gaac_pool *pool, uint32_t *unit, gaac_error *error)
     return GAAC_OK;
 }
 
-gaac_status gaac_pool_take(gaac_pool *pool, bool may_exceed, uint32_t *unit, gaac_error *error)
+gaac_status gaac_pool_take(gaac_pool *pool, gaac_take take, uint32_t *unit, gaac_error *error)
 {
-    gaac_status status = may_exceed ? GAAC_OK : check_limit(pool->budget, pool->unit_bytes, error);
+    gaac_status status = check_limit(pool->budget, take, pool->unit_bytes, error);
     if (status != GAAC_OK)
         return status;
     if (pool->warm_count > 0)

@@ -7,6 +7,7 @@
 /* What all pools of a cache may take together. */
 typedef struct gaac_budget {
     uint64_t limit;    /* of `used`, bytes; 0 = none */
+    uint64_t reserve;  /* of the limit: kept for rewriting what is coded, which needs raw units for a while */
     uint64_t used;     /* bytes of units that are out, and of tables */
     uint64_t resident; /* bytes that units and tables take from the system, free units included. Free units
                           are taken again first, so this follows `used`. */
@@ -36,9 +37,14 @@ gaac_status gaac_pool_init(gaac_pool *pool, uint32_t unit_bytes, uint64_t units,
                            const gaac_allocator *allocator, gaac_error *error);
 void        gaac_pool_free(gaac_pool *pool);
 
-/* Takes a unit; its content is undefined. may_exceed: the limit is not checked (the caller gives another
- * unit back at once). GAAC_ERROR_MEMORY_LIMIT or _OUT_OF_MEMORY. */
-gaac_status gaac_pool_take(gaac_pool *pool, bool may_exceed, uint32_t *unit, gaac_error *error);
+typedef enum gaac_take {
+    GAAC_TAKE_NEW,    /* for cells that had no memory: within the limit less the reserve */
+    GAAC_TAKE_REOPEN, /* to rewrite a coded block: within the limit */
+    GAAC_TAKE_SWAP    /* unchecked: the caller gives a larger unit back at once */
+} gaac_take;
+
+/* Takes a unit; its content is undefined. GAAC_ERROR_MEMORY_LIMIT or _OUT_OF_MEMORY. */
+gaac_status gaac_pool_take(gaac_pool *pool, gaac_take take, uint32_t *unit, gaac_error *error);
 void        gaac_pool_give(gaac_pool *pool, uint32_t unit);
 
 static inline uint8_t *gaac_pool_unit(const gaac_pool *pool, uint32_t unit)
