@@ -9,7 +9,7 @@
 /* The cases. Each is a shape and how its values are drawn; the seed is the case's number + 1. */
 typedef struct golden_case {
     const char *name;
-    gaac_shape  shape;
+    gaac_shape shape;
     random_kind kind;
 } golden_case;
 

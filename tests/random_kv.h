@@ -26,14 +26,21 @@ static inline unsigned random_below(uint64_t *state, unsigned bound)
 static inline uint16_t random_kv_value(uint64_t *state, unsigned channel)
 {
     const uint64_t bits = random_u64(state);
-    unsigned       depth = 0;
+    unsigned depth = 0;
     while (depth < 40 && (bits >> depth & 1) != 0)
         depth++;
     const unsigned top = 118 + channel * 7 % 13;
     return (uint16_t)((bits >> 48 & 0x807f) | (top - depth) << 7);
 }
 
-typedef enum random_kind { RANDOM_KV, RANDOM_OUTLIERS, RANDOM_BITS, RANDOM_ZEROS, RANDOM_SPECIAL, RANDOM_KINDS } random_kind;
+typedef enum random_kind {
+    RANDOM_KV,
+    RANDOM_OUTLIERS,
+    RANDOM_BITS,
+    RANDOM_ZEROS,
+    RANDOM_SPECIAL,
+    RANDOM_KINDS
+} random_kind;
 
 /* Fills `count` elements of rows of `channels`. */
 static inline void random_fill(uint64_t *state, random_kind kind, uint16_t *out, size_t count, unsigned channels)

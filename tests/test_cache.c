@@ -16,10 +16,10 @@
 /* A plain array, and which cells of it are written: what drop does depends on that. */
 typedef struct model {
     gaac_shape shape[4];
-    uint32_t   layers, sequences, cells;
-    uint16_t  *data[4][2];  /* [layer][part], rows [sequence][cell] */
-    uint8_t   *written[4];  /* [layer], bits of the part, [sequence][cell] */
-    uint8_t   *complete[4]; /* [layer][sequence][block]: all its cells were written once since it was empty */
+    uint32_t layers, sequences, cells;
+    uint16_t *data[4][2]; /* [layer][part], rows [sequence][cell] */
+    uint8_t *written[4];  /* [layer], bits of the part, [sequence][cell] */
+    uint8_t *complete[4]; /* [layer][sequence][block]: all its cells were written once since it was empty */
 } model;
 
 static size_t row_elements(const model *m, uint32_t layer, unsigned part)
@@ -70,7 +70,7 @@ static void model_drop(model *m, uint32_t layer, uint32_t sequence, uint64_t fir
     for (uint64_t block = first / 16; block * 16 < first + count; block++) {
         const uint64_t begin = block * 16 > first ? block * 16 : first;
         const uint64_t end = block * 16 + 16 < first + count ? block * 16 + 16 : first + count;
-        uint8_t       *complete = &m->complete[layer][(size_t)sequence * (m->cells / 16) + block];
+        uint8_t *complete = &m->complete[layer][(size_t)sequence * (m->cells / 16) + block];
         if (*complete && end - begin < 16)
             continue;
         for (uint64_t cell = begin; cell < end; cell++) {
@@ -83,13 +83,15 @@ static void model_drop(model *m, uint32_t layer, uint32_t sequence, uint64_t fir
     }
 }
 
-static void compare(model *m, const gaac_cache *cache, uint32_t layer, uint32_t sequence, uint64_t first, uint64_t count)
+static void compare(model *m, const gaac_cache *cache, uint32_t layer, uint32_t sequence, uint64_t first,
+                    uint64_t count)
 {
     gaac_error error;
     for (unsigned part = 0; part < 2; part++) {
         const size_t stride = row_elements(m, layer, part) + 3;
-        uint16_t    *rows = malloc(count * stride * 2 + 2);
-        assert_int_equal(gaac_cache_read(cache, layer, (gaac_part)part, sequence, first, count, rows, stride, &error), GAAC_OK);
+        uint16_t *rows = malloc(count * stride * 2 + 2);
+        assert_int_equal(gaac_cache_read(cache, layer, (gaac_part)part, sequence, first, count, rows, stride, &error),
+                         GAAC_OK);
         for (uint64_t i = 0; i < count; i++)
             assert_memory_equal(rows + i * stride, model_row(m, layer, part, sequence, first + i),
                                 row_elements(m, layer, part) * 2);
@@ -102,7 +104,7 @@ static void check_sums(const gaac_cache *cache)
 {
     for (uint32_t l = 0; l < cache->layers; l++) {
         const gaac_layer *layer = &cache->layer[l];
-        uint64_t          count[GAAC_STATE_CODED + 1] = {0}, stored = 0, slots = 0, exceptions = 0;
+        uint64_t count[GAAC_STATE_CODED + 1] = {0}, stored = 0, slots = 0, exceptions = 0;
         for (uint32_t s = 0; s < cache->sequences; s++)
             for (uint64_t b = 0; b < cache->blocks_per_sequence; b++) {
                 const gaac_block *block = gaac_block_at(cache, layer, s, b);
@@ -127,10 +129,10 @@ static void check_sums(const gaac_cache *cache)
 }
 
 typedef struct run {
-    model       m;
+    model m;
     gaac_cache *cache;
-    uint64_t    seed;
-    uint16_t   *rows;
+    uint64_t seed;
+    uint16_t *rows;
 } run;
 
 static random_kind random_write_kind(run *r)
@@ -144,12 +146,12 @@ static void step_write(run *r, bool append)
 {
     const uint32_t layer = random_below(&r->seed, r->m.layers), sequence = random_below(&r->seed, r->m.sequences);
     const unsigned most = append ? 70 : 20;
-    unsigned       count = 1 + random_below(&r->seed, most);
-    uint64_t       first = random_below(&r->seed, r->m.cells - count + 1);
+    unsigned count = 1 + random_below(&r->seed, most);
+    uint64_t first = random_below(&r->seed, r->m.cells - count + 1);
     if (append)
         first = first / 16 * 16;
     const bool scattered = !append && random_below(&r->seed, 3) == 0;
-    int64_t    cells[128];
+    int64_t cells[128];
     for (unsigned i = 0; i < count; i++)
         cells[i] = scattered ? random_below(&r->seed, r->m.cells) : (int64_t)(first + i);
     const unsigned only = random_below(&r->seed, 12);
@@ -160,7 +162,8 @@ static void step_write(run *r, bool append)
         random_fill(&r->seed, random_write_kind(r), r->rows, count * elements, (unsigned)elements);
         gaac_error error;
         assert_int_equal(gaac_cache_write(r->cache, layer, (gaac_part)part, sequence, first,
-                                          scattered || random_below(&r->seed, 2) ? cells : NULL, count, r->rows, elements, &error),
+                                          scattered || random_below(&r->seed, 2) ? cells : NULL, count, r->rows,
+                                          elements, &error),
                          GAAC_OK);
         for (unsigned i = 0; i < count; i++)
             model_write(&r->m, layer, part, sequence, (uint64_t)cells[i], r->rows + i * elements);
@@ -171,7 +174,7 @@ static void step_write(run *r, bool append)
 static void step_drop(run *r)
 {
     const uint32_t sequence = random_below(&r->seed, r->m.sequences);
-    const bool     all = random_below(&r->seed, 20) == 0;
+    const bool all = random_below(&r->seed, 20) == 0;
     const uint64_t first = all ? 0 : random_below(&r->seed, r->m.cells);
     const uint64_t count = all ? r->m.cells : random_below(&r->seed, (unsigned)(r->m.cells - first + 1));
     gaac_cache_drop(r->cache, sequence, first, count);
@@ -187,7 +190,7 @@ static void step_copy(run *r)
     const uint32_t from = random_below(&r->seed, r->m.sequences), to = random_below(&r->seed, r->m.sequences);
     const uint64_t first = random_below(&r->seed, r->m.cells);
     const uint64_t count = random_below(&r->seed, (unsigned)(r->m.cells - first + 1));
-    gaac_error     error;
+    gaac_error error;
     assert_int_equal(gaac_cache_copy(r->cache, from, to, first, count, &error), GAAC_OK);
     for (uint32_t layer = 0; from != to && layer < r->m.layers; layer++) {
         for (unsigned part = 0; part < 2; part++)
@@ -196,8 +199,9 @@ static void step_copy(run *r)
         compare(&r->m, r->cache, layer, from, 0, r->m.cells);
         for (unsigned part = 0; part < 2; part++) { /* take the destination as read, after checking the copied cells */
             const size_t elements = row_elements(&r->m, layer, part);
-            uint16_t    *rows = malloc(r->m.cells * elements * 2);
-            assert_int_equal(gaac_cache_read(r->cache, layer, (gaac_part)part, to, 0, r->m.cells, rows, elements, &error), GAAC_OK);
+            uint16_t *rows = malloc(r->m.cells * elements * 2);
+            assert_int_equal(
+                gaac_cache_read(r->cache, layer, (gaac_part)part, to, 0, r->m.cells, rows, elements, &error), GAAC_OK);
             for (uint64_t c = 0; c < r->m.cells; c++) {
                 const uint16_t *want = model_row(&r->m, layer, part, c >= first && c < first + count ? from : to, c);
                 assert_memory_equal(rows + c * elements, want, elements * 2);
@@ -240,7 +244,7 @@ static void random_run(uint64_t seed, gaac_cache_mode mode, unsigned steps)
                                       .tokens_per_sequence = r.m.cells,
                                       .mode = mode,
                                       .calibration_tokens = 64 + 16 * random_below(&r.seed, 8)};
-    gaac_error              error;
+    gaac_error error;
     assert_int_equal(gaac_cache_create(&r.cache, &config, &error), GAAC_OK);
     for (unsigned step = 0; step < steps; step++) {
         const unsigned dice = random_below(&r.seed, 100);
@@ -255,7 +259,8 @@ static void random_run(uint64_t seed, gaac_cache_mode mode, unsigned steps)
         else if (dice < 96)
             assert_int_equal(gaac_cache_settle(r.cache, &error), GAAC_OK);
         else
-            compare(&r.m, r.cache, random_below(&r.seed, r.m.layers), random_below(&r.seed, r.m.sequences), 0, r.m.cells);
+            compare(&r.m, r.cache, random_below(&r.seed, r.m.layers), random_below(&r.seed, r.m.sequences), 0,
+                    r.m.cells);
         if (step % 16 == 0)
             check_sums(r.cache);
     }
@@ -297,7 +302,7 @@ static gaac_cache *small_cache(gaac_cache_config *config, gaac_shape *shape)
     config->sequences = config->sequences ? config->sequences : 1;
     config->tokens_per_sequence = config->tokens_per_sequence ? config->tokens_per_sequence : 1024;
     gaac_cache *cache;
-    gaac_error  error;
+    gaac_error error;
     assert_int_equal(gaac_cache_create(&cache, config, &error), GAAC_OK);
     return cache;
 }
@@ -324,10 +329,10 @@ static gaac_cache_stats stats_of(const gaac_cache *cache)
 static void self_calibration_compresses(void **state)
 {
     (void)state;
-    gaac_shape        shape;
+    gaac_shape shape;
     gaac_cache_config config = {.calibration_tokens = 256};
-    gaac_cache       *cache = small_cache(&config, &shape);
-    uint64_t          seed = 3;
+    gaac_cache *cache = small_cache(&config, &shape);
+    uint64_t seed = 3;
     assert_int_equal(write_tokens(cache, 0, 240, RANDOM_KV, &seed, NULL), GAAC_OK);
     assert_int_equal(stats_of(cache).blocks_waiting, 15);
     assert_int_equal(stats_of(cache).blocks_coded, 0);
@@ -345,13 +350,13 @@ static void self_calibration_compresses(void **state)
 static void drift_begins_an_epoch(void **state)
 {
     (void)state;
-    gaac_shape        shape;
+    gaac_shape shape;
     gaac_cache_config config = {.calibration_tokens = 256, .tokens_per_sequence = 32768};
-    gaac_cache       *cache = small_cache(&config, &shape);
-    uint64_t          seed = 3;
+    gaac_cache *cache = small_cache(&config, &shape);
+    uint64_t seed = 3;
     assert_int_equal(write_tokens(cache, 0, 8192, RANDOM_KV, &seed, NULL), GAAC_OK);
     const uint32_t before = stats_of(cache).epochs;
-    uint16_t      *rows = malloc((size_t)16384 * 128 * 2);
+    uint16_t *rows = malloc((size_t)16384 * 128 * 2);
     random_fill(&seed, RANDOM_KV, rows, (size_t)16384 * 128, 128);
     for (size_t i = 0; i < (size_t)16384 * 128; i++)
         rows[i] = (uint16_t)(rows[i] - (9 << 7)); /* nine exponents lower */
@@ -371,13 +376,13 @@ static void drift_begins_an_epoch(void **state)
 static void memory_limit_is_kept(void **state)
 {
     (void)state;
-    gaac_shape        shape;
+    gaac_shape shape;
     gaac_cache_config config = {.calibration_tokens = 128, .memory_limit = 300 << 10, .tokens_per_sequence = 4096};
-    gaac_cache       *cache = small_cache(&config, &shape);
-    uint64_t          seed = 3;
-    gaac_error        error = {0};
-    unsigned          tokens = 0;
-    gaac_status       status = GAAC_OK;
+    gaac_cache *cache = small_cache(&config, &shape);
+    uint64_t seed = 3;
+    gaac_error error = {0};
+    unsigned tokens = 0;
+    gaac_status status = GAAC_OK;
     while (status == GAAC_OK && tokens < 4096) {
         status = write_tokens(cache, tokens, 16, RANDOM_KV, &seed, &error);
         tokens += 16;
@@ -397,19 +402,19 @@ static void memory_limit_is_kept(void **state)
 static void full_cache_can_be_rewritten(void **state)
 {
     (void)state;
-    const gaac_shape        shapes[3] = {{1, 64, 64}, {1, 64, 64}, {1, 64, 64}};
+    const gaac_shape shapes[3] = {{1, 64, 64}, {1, 64, 64}, {1, 64, 64}};
     const gaac_cache_config config = {.shapes = shapes,
                                       .layers = 3,
                                       .sequences = 1,
                                       .tokens_per_sequence = 4096,
                                       .memory_limit = 700 << 10,
                                       .calibration_tokens = 128};
-    gaac_cache             *cache;
-    gaac_error              error = {0};
+    gaac_cache *cache;
+    gaac_error error = {0};
     assert_int_equal(gaac_cache_create(&cache, &config, &error), GAAC_OK);
-    uint64_t    seed = 12;
-    uint16_t    rows[16 * 64];
-    uint64_t    cells = 0;
+    uint64_t seed = 12;
+    uint16_t rows[16 * 64];
+    uint64_t cells = 0;
     gaac_status status = GAAC_OK;
     random_fill(&seed, RANDOM_KV, rows, 16 * 64, 64);
     for (; status == GAAC_OK && cells < 4096; cells += 16)
@@ -423,9 +428,9 @@ static void full_cache_can_be_rewritten(void **state)
             for (uint64_t cell = 0; cell + 16 <= cells; cell += 16) {
                 const unsigned count = round < 2 ? 16 : 3;
                 random_fill(&seed, RANDOM_KV, rows, 16 * 64, 64);
-                assert_int_equal(gaac_cache_write(cache, i / 2, i % 2 ? GAAC_V : GAAC_K, 0, cell, NULL, count, rows, 64,
-                                                  &error),
-                                 GAAC_OK);
+                assert_int_equal(
+                    gaac_cache_write(cache, i / 2, i % 2 ? GAAC_V : GAAC_K, 0, cell, NULL, count, rows, 64, &error),
+                    GAAC_OK);
                 uint16_t back[16 * 64];
                 assert_int_equal(gaac_cache_read(cache, i / 2, i % 2 ? GAAC_V : GAAC_K, 0, cell, count, back, 64, NULL),
                                  GAAC_OK);
@@ -437,10 +442,10 @@ static void full_cache_can_be_rewritten(void **state)
 static void dropped_memory_goes_back(void **state)
 {
     (void)state;
-    gaac_shape        shape;
+    gaac_shape shape;
     gaac_cache_config config = {.calibration_tokens = 256, .tokens_per_sequence = 65536};
-    gaac_cache       *cache = small_cache(&config, &shape);
-    uint64_t          seed = 9;
+    gaac_cache *cache = small_cache(&config, &shape);
+    uint64_t seed = 9;
     assert_int_equal(write_tokens(cache, 0, 32768, RANDOM_KV, &seed, NULL), GAAC_OK);
     const uint64_t full = stats_of(cache).bytes_resident;
     gaac_cache_drop(cache, GAAC_ALL_SEQUENCES, 0, UINT64_MAX);
@@ -452,10 +457,10 @@ static void dropped_memory_goes_back(void **state)
 static void non_finite_survives(void **state)
 {
     (void)state;
-    gaac_shape        shape;
+    gaac_shape shape;
     gaac_cache_config config = {.calibration_tokens = 64};
-    gaac_cache       *cache = small_cache(&config, &shape);
-    uint64_t          seed = 4;
+    gaac_cache *cache = small_cache(&config, &shape);
+    uint64_t seed = 4;
     assert_int_equal(write_tokens(cache, 0, 128, RANDOM_KV, &seed, NULL), GAAC_OK);
     uint16_t rows[16 * 128], back[16 * 128];
     random_fill(&seed, RANDOM_KV, rows, 16 * 128, 128);
@@ -478,18 +483,22 @@ static void non_finite_survives(void **state)
 static void wrong_places_are_refused(void **state)
 {
     (void)state;
-    gaac_shape        shape;
+    gaac_shape shape;
     gaac_cache_config config = {0};
-    gaac_cache       *cache = small_cache(&config, &shape);
-    uint16_t          row[128] = {0};
-    gaac_error        error;
-    const int64_t     negative = -1, beyond = 1024;
+    gaac_cache *cache = small_cache(&config, &shape);
+    uint16_t row[128] = {0};
+    gaac_error error;
+    const int64_t negative = -1, beyond = 1024;
     assert_int_equal(gaac_cache_write(cache, 1, GAAC_K, 0, 0, NULL, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 1, 0, NULL, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 1024, NULL, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, UINT64_MAX, NULL, 2, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, &negative, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
-    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, &beyond, 1, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 1024, NULL, 1, row, 128, &error),
+                     GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, UINT64_MAX, NULL, 2, row, 128, &error),
+                     GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, &negative, 1, row, 128, &error),
+                     GAAC_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, &beyond, 1, row, 128, &error),
+                     GAAC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(gaac_cache_read(cache, 0, GAAC_V, 0, 1000, 25, row, 128, &error), GAAC_ERROR_INVALID_ARGUMENT);
     assert_int_equal(gaac_cache_write(cache, 0, GAAC_K, 0, 0, NULL, 0, row, 128, &error), GAAC_OK); /* zero tokens */
     gaac_cache_destroy(cache);
@@ -498,7 +507,7 @@ static void wrong_places_are_refused(void **state)
 /* Every allocation through the hook fails in turn: the right status, nothing leaked. */
 typedef struct failing {
     unsigned left;
-    size_t   outstanding;
+    size_t outstanding;
 } failing;
 
 static void *failing_allocate(void *user, size_t bytes, size_t alignment)
@@ -522,16 +531,20 @@ static void failing_allocations_are_errors(void **state)
 {
     (void)state;
     uint64_t seed = 8;
-    bool     succeeded = false;
+    bool succeeded = false;
     for (unsigned allowed = 0; !succeeded && allowed < 200; allowed++) {
-        failing              f = {allowed, 0};
+        failing f = {allowed, 0};
         const gaac_allocator hook = {failing_allocate, failing_release, &f};
-        const gaac_shape     shape = {2, 64, 64};
-        gaac_cache_config    config = {.shapes = &shape, .layers = 1, .sequences = 1, .tokens_per_sequence = 512,
-                                       .calibration_tokens = 64, .allocator = &hook};
-        gaac_cache          *cache;
-        gaac_error           error;
-        gaac_status          status = gaac_cache_create(&cache, &config, &error);
+        const gaac_shape shape = {2, 64, 64};
+        gaac_cache_config config = {.shapes = &shape,
+                                    .layers = 1,
+                                    .sequences = 1,
+                                    .tokens_per_sequence = 512,
+                                    .calibration_tokens = 64,
+                                    .allocator = &hook};
+        gaac_cache *cache;
+        gaac_error error;
+        gaac_status status = gaac_cache_create(&cache, &config, &error);
         if (status == GAAC_OK) {
             status = write_tokens(cache, 0, 128, RANDOM_KV, &seed, &error);
             succeeded = status == GAAC_OK;
@@ -549,9 +562,8 @@ int main(void)
         cmocka_unit_test(random_operations_coded),     cmocka_unit_test(random_operations_raw),
         cmocka_unit_test(self_calibration_compresses), cmocka_unit_test(drift_begins_an_epoch),
         cmocka_unit_test(memory_limit_is_kept),        cmocka_unit_test(full_cache_can_be_rewritten),
-        cmocka_unit_test(dropped_memory_goes_back),
-        cmocka_unit_test(non_finite_survives),         cmocka_unit_test(wrong_places_are_refused),
-        cmocka_unit_test(failing_allocations_are_errors),
+        cmocka_unit_test(dropped_memory_goes_back),    cmocka_unit_test(non_finite_survives),
+        cmocka_unit_test(wrong_places_are_refused),    cmocka_unit_test(failing_allocations_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,16 +12,16 @@
 #include "format/layout.h"
 
 static const gaac_shape shapes[] = {
-    {1, 64, 64},   {3, 64, 64},  {2, 128, 128}, {1, 256, 256}, {2, 192, 192}, {1, 80, 80},   {2, 112, 112},
-    {1, 96, 96},   {1, 192, 128}, {2, 64, 128},  {1, 16, 48},   {8, 128, 128}, {1, 576, 512}, {5, 32, 32},
+    {1, 64, 64}, {3, 64, 64},   {2, 128, 128}, {1, 256, 256}, {2, 192, 192}, {1, 80, 80},   {2, 112, 112},
+    {1, 96, 96}, {1, 192, 128}, {2, 64, 128},  {1, 16, 48},   {8, 128, 128}, {1, 576, 512}, {5, 32, 32},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 typedef struct block {
-    gaac_shape       shape;
-    uint16_t        *k, *v, *k_out, *v_out;
-    size_t           k_count, v_count;
-    gaac_kv_rows     rows;
+    gaac_shape shape;
+    uint16_t *k, *v, *k_out, *v_out;
+    size_t k_count, v_count;
+    gaac_kv_rows rows;
     gaac_kv_rows_out out;
 } block;
 
@@ -34,7 +34,8 @@ static block make_block(const gaac_shape *shape)
     b.v = malloc(b.v_count * 2);
     b.k_out = malloc(b.k_count * 2);
     b.v_out = malloc(b.v_count * 2);
-    const size_t k_token = (size_t)shape->kv_heads * shape->head_dim_k, v_token = (size_t)shape->kv_heads * shape->head_dim_v;
+    const size_t k_token = (size_t)shape->kv_heads * shape->head_dim_k,
+                 v_token = (size_t)shape->kv_heads * shape->head_dim_v;
     b.rows = (gaac_kv_rows){b.k, b.v, k_token, shape->head_dim_k, v_token, shape->head_dim_v};
     b.out = (gaac_kv_rows_out){b.k_out, b.v_out, k_token, shape->head_dim_k, v_token, shape->head_dim_v};
     return b;
@@ -56,7 +57,7 @@ static void fill_block(block *b, uint64_t *seed, random_kind kind)
 
 static gaac_codec *make_codec(block *b, uint64_t *seed, random_kind kind, uint32_t pool_bytes)
 {
-    gaac_error      error;
+    gaac_error error;
     gaac_histogram *histogram;
     assert_int_equal(gaac_histogram_create(&histogram, &b->shape, NULL, &error), GAAC_OK);
     for (int i = 0; i < 8; i++) {
@@ -67,7 +68,7 @@ static gaac_codec *make_codec(block *b, uint64_t *seed, random_kind kind, uint32
     assert_int_equal(gaac_windows_choose(&windows, histogram, GAAC_SCHEME_PRODUCTION, 0, NULL, &error), GAAC_OK);
     gaac_histogram_destroy(histogram);
     const gaac_codec_config config = {b->shape, GAAC_SCHEME_PRODUCTION, windows, pool_bytes, NULL};
-    gaac_codec             *codec;
+    gaac_codec *codec;
     assert_int_equal(gaac_codec_create(&codec, &config, &error), GAAC_OK);
     gaac_windows_destroy(windows);
     return codec;
@@ -76,8 +77,8 @@ static gaac_codec *make_codec(block *b, uint64_t *seed, random_kind kind, uint32
 static void check_roundtrip(const gaac_codec *codec, block *b, gaac_block_info *info)
 {
     gaac_error error;
-    uint8_t   *slot = aligned_alloc(64, gaac_codec_slot_bytes(codec));
-    uint32_t  *entries = malloc(gaac_codec_entry_count(codec) * 4 + 4);
+    uint8_t *slot = aligned_alloc(64, gaac_codec_slot_bytes(codec));
+    uint32_t *entries = malloc(gaac_codec_entry_count(codec) * 4 + 4);
     assert_int_equal(gaac_encode_block(codec, &b->rows, slot, entries, info, &error), GAAC_OK);
     if (info->coded) {
         memset(b->k_out, 0xaa, b->k_count * 2);
@@ -95,9 +96,9 @@ static void roundtrip_is_exact(void **state)
     (void)state;
     uint64_t seed = 12345;
     for (int s = 0; s < SHAPES; s++) {
-        block       b = make_block(&shapes[s]);
+        block b = make_block(&shapes[s]);
         gaac_codec *codec = make_codec(&b, &seed, RANDOM_KV, 0);
-        int         coded = 0;
+        int coded = 0;
         for (int i = 0; i < 12; i++) {
             gaac_block_info info;
             const random_kind kind = (random_kind)(i % RANDOM_KINDS);
@@ -118,11 +119,11 @@ static void roundtrip_is_exact(void **state)
 static void all_patterns_are_exact(void **state)
 {
     (void)state;
-    uint64_t         seed = 7;
+    uint64_t seed = 7;
     const gaac_shape shape = {1, 128, 128};
-    block            b = make_block(&shape);
-    gaac_codec      *codec = make_codec(&b, &seed, RANDOM_KV, 0);
-    int              coded = 0;
+    block b = make_block(&shape);
+    gaac_codec *codec = make_codec(&b, &seed, RANDOM_KV, 0);
+    int coded = 0;
     for (uint32_t pattern = 0; pattern < 65536; pattern += 4) {
         fill_block(&b, &seed, RANDOM_KV);
         for (unsigned i = 0; i < 4; i++) {
@@ -143,19 +144,20 @@ static void extreme_windows_are_exact(void **state)
 {
     (void)state;
     static const uint8_t bases[] = {0, 2, 100, 238, 240};
-    uint64_t             seed = 99;
-    const gaac_shape     shape = {1, 128, 128};
-    block                b = make_block(&shape);
-    uint8_t              table[3 * 128];
+    uint64_t seed = 99;
+    const gaac_shape shape = {1, 128, 128};
+    block b = make_block(&shape);
+    uint8_t table[3 * 128];
     for (unsigned first = 0; first < 5; first++) {
         for (unsigned i = 0; i < sizeof table; i++)
             table[i] = bases[(first + i) % 5];
-        gaac_error    error;
+        gaac_error error;
         gaac_windows *windows;
-        assert_int_equal(gaac_windows_from_table(&windows, &shape, GAAC_SCHEME_PRODUCTION, table, sizeof table, NULL, &error),
-                         GAAC_OK);
+        assert_int_equal(
+            gaac_windows_from_table(&windows, &shape, GAAC_SCHEME_PRODUCTION, table, sizeof table, NULL, &error),
+            GAAC_OK);
         const gaac_codec_config config = {shape, GAAC_SCHEME_PRODUCTION, windows, 0, NULL};
-        gaac_codec             *codec;
+        gaac_codec *codec;
         assert_int_equal(gaac_codec_create(&codec, &config, &error), GAAC_OK);
         for (int round = 0; round < 50; round++) {
             for (unsigned token = 0; token < 16; token++)
@@ -183,15 +185,15 @@ static void extreme_windows_are_exact(void **state)
 static void capacity_decides(void **state)
 {
     (void)state;
-    uint64_t         seed = 5;
+    uint64_t seed = 5;
     const gaac_shape shape = {3, 64, 64};
-    block            b = make_block(&shape);
-    gaac_codec      *roomy = make_codec(&b, &seed, RANDOM_KV, 0);
-    unsigned         fits = 0, too_small = 0;
+    block b = make_block(&shape);
+    gaac_codec *roomy = make_codec(&b, &seed, RANDOM_KV, 0);
+    unsigned fits = 0, too_small = 0;
     for (uint32_t pool = 64; pool <= 512; pool += 64) {
-        gaac_error              error;
+        gaac_error error;
         const gaac_codec_config config = {shape, GAAC_SCHEME_PRODUCTION, roomy->windows, pool, NULL};
-        gaac_codec             *codec;
+        gaac_codec *codec;
         assert_int_equal(gaac_codec_create(&codec, &config, &error), GAAC_OK);
         assert_int_equal(gaac_codec_slot_bytes(codec), 3 * 2816 + pool);
         for (int i = 0; i < 50; i++) {
@@ -217,13 +219,13 @@ static void damaged_slots_are_safe(void **state)
     (void)state;
     uint64_t seed = 31;
     for (int s = 0; s < SHAPES; s++) {
-        block          b = make_block(&shapes[s]);
-        gaac_codec    *codec = make_codec(&b, &seed, RANDOM_KV, 0);
-        const size_t   slot_bytes = gaac_codec_slot_bytes(codec), count = gaac_codec_entry_count(codec);
-        uint8_t       *slot = aligned_alloc(64, slot_bytes);
-        uint32_t      *entries = malloc(count * 4 + 4);
-        gaac_error     error;
-        int            refused = 0;
+        block b = make_block(&shapes[s]);
+        gaac_codec *codec = make_codec(&b, &seed, RANDOM_KV, 0);
+        const size_t slot_bytes = gaac_codec_slot_bytes(codec), count = gaac_codec_entry_count(codec);
+        uint8_t *slot = aligned_alloc(64, slot_bytes);
+        uint32_t *entries = malloc(count * 4 + 4);
+        gaac_error error;
+        int refused = 0;
         for (int i = 0; i < 60; i++) {
             for (size_t j = 0; j < slot_bytes; j++)
                 slot[j] = (uint8_t)random_u64(&seed);
@@ -243,7 +245,7 @@ static void damaged_slots_are_safe(void **state)
 static void wrong_arguments_are_named(void **state)
 {
     (void)state;
-    gaac_error       error;
+    gaac_error error;
     const gaac_shape odd = {1, 100, 128}, none = {0, 64, 64}, good = {1, 64, 64};
     assert_int_equal(gaac_shape_check(&odd, &error), GAAC_ERROR_INVALID_ARGUMENT);
     assert_non_null(strstr(error.message, "head_dim_k is 100"));
@@ -256,11 +258,13 @@ static void wrong_arguments_are_named(void **state)
     gaac_histogram_destroy(histogram);
     uint8_t table[3 * 64];
     memset(table, 241, sizeof table);
-    assert_int_equal(gaac_windows_from_table(&windows, &good, GAAC_SCHEME_PRODUCTION, table, sizeof table, NULL, &error),
-                     GAAC_ERROR_CORRUPT);
+    assert_int_equal(
+        gaac_windows_from_table(&windows, &good, GAAC_SCHEME_PRODUCTION, table, sizeof table, NULL, &error),
+        GAAC_ERROR_CORRUPT);
     memset(table, 101, sizeof table); /* odd where the field wraps */
-    assert_int_equal(gaac_windows_from_table(&windows, &good, GAAC_SCHEME_PRODUCTION, table, sizeof table, NULL, &error),
-                     GAAC_ERROR_CORRUPT);
+    assert_int_equal(
+        gaac_windows_from_table(&windows, &good, GAAC_SCHEME_PRODUCTION, table, sizeof table, NULL, &error),
+        GAAC_ERROR_CORRUPT);
     assert_int_equal(gaac_windows_from_table(&windows, &good, GAAC_SCHEME_PRODUCTION, table, 5, NULL, &error),
                      GAAC_ERROR_CORRUPT);
 }
@@ -269,11 +273,11 @@ static void wrong_arguments_are_named(void **state)
 static void windows_are_optimal(void **state)
 {
     (void)state;
-    uint64_t         seed = 77;
+    uint64_t seed = 77;
     const gaac_shape shape = {1, 64, 64};
-    gaac_error       error;
-    block            b = make_block(&shape);
-    gaac_histogram  *histogram;
+    gaac_error error;
+    block b = make_block(&shape);
+    gaac_histogram *histogram;
     assert_int_equal(gaac_histogram_create(&histogram, &shape, NULL, &error), GAAC_OK);
     for (int i = 0; i < 20; i++) {
         fill_block(&b, &seed, i % 2 ? RANDOM_KV : RANDOM_OUTLIERS);
@@ -287,7 +291,7 @@ static void windows_are_optimal(void **state)
         uint64_t counts[256];
         assert_int_equal(gaac_histogram_counts(histogram, GAAC_K, 0, c, counts, &error), GAAC_OK);
         const int shift = c % 4 == 3 ? 6 : 7;
-        uint64_t  best = UINT64_MAX, chosen = 0;
+        uint64_t best = UINT64_MAX, chosen = 0;
         for (int base = 0; base <= 240; base += c % 4 == 3 ? 2 : 1) {
             uint64_t cost = 0;
             for (int e = 0; e < 256; e++) {
@@ -323,10 +327,14 @@ static void element_maps_are_bijections(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(element_maps_are_bijections), cmocka_unit_test(roundtrip_is_exact),
-        cmocka_unit_test(all_patterns_are_exact),      cmocka_unit_test(extreme_windows_are_exact),
-        cmocka_unit_test(capacity_decides),            cmocka_unit_test(damaged_slots_are_safe),
-        cmocka_unit_test(wrong_arguments_are_named),   cmocka_unit_test(windows_are_optimal),
+        cmocka_unit_test(element_maps_are_bijections),
+        cmocka_unit_test(roundtrip_is_exact),
+        cmocka_unit_test(all_patterns_are_exact),
+        cmocka_unit_test(extreme_windows_are_exact),
+        cmocka_unit_test(capacity_decides),
+        cmocka_unit_test(damaged_slots_are_safe),
+        cmocka_unit_test(wrong_arguments_are_named),
+        cmocka_unit_test(windows_are_optimal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,23 +32,25 @@ static void add_hex(cJSON *object, const char *name, const void *bytes, size_t s
 static cJSON *encode_case(unsigned number)
 {
     const golden_case *c = &golden_cases[number];
-    const gaac_shape  *shape = &c->shape;
-    const size_t       k_row = (size_t)shape->kv_heads * shape->head_dim_k, v_row = (size_t)shape->kv_heads * shape->head_dim_v;
-    const size_t       tokens = 64 * GAAC_BLOCK_TOKENS;
-    uint16_t          *k = malloc(tokens * k_row * 2), *v = malloc(tokens * v_row * 2);
-    uint64_t           seed = number + 1;
+    const gaac_shape *shape = &c->shape;
+    const size_t k_row = (size_t)shape->kv_heads * shape->head_dim_k,
+                 v_row = (size_t)shape->kv_heads * shape->head_dim_v;
+    const size_t tokens = 64 * GAAC_BLOCK_TOKENS;
+    uint16_t *k = malloc(tokens * k_row * 2), *v = malloc(tokens * v_row * 2);
+    uint64_t seed = number + 1;
     random_fill(&seed, RANDOM_KV, k, tokens * k_row, (unsigned)k_row);
     random_fill(&seed, RANDOM_KV, v, tokens * v_row, (unsigned)v_row);
     const gaac_kv_rows rows = {k, v, k_row, shape->head_dim_k, v_row, shape->head_dim_v};
-    gaac_windows      *windows;
-    uint32_t           pool_bytes;
-    assert_int_equal(gaac_calibrate(shape, &rows, tokens, GAAC_SCHEME_PRODUCTION, NULL, &windows, &pool_bytes, NULL), GAAC_OK);
+    gaac_windows *windows;
+    uint32_t pool_bytes;
+    assert_int_equal(gaac_calibrate(shape, &rows, tokens, GAAC_SCHEME_PRODUCTION, NULL, &windows, &pool_bytes, NULL),
+                     GAAC_OK);
     pool_bytes += 64; /* room for the cases with exceptions */
     const gaac_codec_config config = {*shape, GAAC_SCHEME_PRODUCTION, windows, pool_bytes, NULL};
-    gaac_codec             *codec;
+    gaac_codec *codec;
     assert_int_equal(gaac_codec_create(&codec, &config, NULL), GAAC_OK);
-    uint8_t        *slot = aligned_alloc(64, gaac_codec_slot_bytes(codec));
-    uint32_t       *entries = malloc(gaac_codec_entry_count(codec) * 4);
+    uint8_t *slot = aligned_alloc(64, gaac_codec_slot_bytes(codec));
+    uint32_t *entries = malloc(gaac_codec_entry_count(codec) * 4);
     gaac_block_info info = {0};
     for (unsigned tries = 0; tries < 50 && !(info.coded && (c->kind == RANDOM_KV || info.exceptions > 0)); tries++) {
         random_fill(&seed, c->kind, k, GAAC_BLOCK_TOKENS * k_row, (unsigned)k_row);
@@ -62,7 +64,7 @@ static cJSON *encode_case(unsigned number)
     cJSON_AddNumberToObject(json, "head_dim_k", shape->head_dim_k);
     cJSON_AddNumberToObject(json, "head_dim_v", shape->head_dim_v);
     cJSON_AddNumberToObject(json, "pool_bytes", pool_bytes);
-    size_t         bytes;
+    size_t bytes;
     const uint8_t *table = gaac_windows_table(windows, &bytes);
     add_hex(json, "windows", table, bytes);
     add_hex(json, "entries", entries, gaac_codec_entry_count(codec) * 4);
@@ -91,7 +93,7 @@ static void bytes_are_golden(void **state)
         golden_path(path, sizeof path, GAAC_GOLDEN_DIR, number);
         FILE *file = fopen(path, "rb");
         assert_non_null(file);
-        char  *text = calloc(1, 1 << 20);
+        char *text = calloc(1, 1 << 20);
         size_t size = fread(text, 1, (1 << 20) - 1, file);
         assert_int_equal(fclose(file), 0);
         assert_true(size > 1000);
@@ -120,16 +122,18 @@ static void golden_slots_decode(void **state)
 {
     (void)state;
     for (unsigned number = 0; number < GOLDEN_CASES; number++) {
-        cJSON            *json = encode_case(number); /* equal to the file: bytes_are_golden */
+        cJSON *json = encode_case(number); /* equal to the file: bytes_are_golden */
         const gaac_shape *shape = &golden_cases[number].shape;
-        size_t            table_bytes, entry_bytes, slot_bytes, k_bytes, v_bytes;
-        uint8_t          *table = from_hex(json, "windows", &table_bytes), *entries = from_hex(json, "entries", &entry_bytes);
-        uint8_t *slot = from_hex(json, "slot", &slot_bytes), *k = from_hex(json, "k", &k_bytes), *v = from_hex(json, "v", &v_bytes);
+        size_t table_bytes, entry_bytes, slot_bytes, k_bytes, v_bytes;
+        uint8_t *table = from_hex(json, "windows", &table_bytes), *entries = from_hex(json, "entries", &entry_bytes);
+        uint8_t *slot = from_hex(json, "slot", &slot_bytes), *k = from_hex(json, "k", &k_bytes),
+                *v = from_hex(json, "v", &v_bytes);
         gaac_windows *windows;
-        assert_int_equal(gaac_windows_from_table(&windows, shape, GAAC_SCHEME_PRODUCTION, table, table_bytes, NULL, NULL), GAAC_OK);
+        assert_int_equal(
+            gaac_windows_from_table(&windows, shape, GAAC_SCHEME_PRODUCTION, table, table_bytes, NULL, NULL), GAAC_OK);
         const gaac_codec_config config = {*shape, GAAC_SCHEME_PRODUCTION, windows,
                                           (uint32_t)cJSON_GetObjectItem(json, "pool_bytes")->valuedouble, NULL};
-        gaac_codec             *codec;
+        gaac_codec *codec;
         assert_int_equal(gaac_codec_create(&codec, &config, NULL), GAAC_OK);
         assert_int_equal(gaac_codec_slot_bytes(codec), slot_bytes);
         uint16_t *k_out = malloc(k_bytes), *v_out = malloc(v_bytes);
@@ -157,8 +161,8 @@ static int write_files(const char *folder)
         char path[512];
         golden_path(path, sizeof path, folder, number);
         cJSON *json = encode_case(number);
-        char  *text = cJSON_Print(json);
-        FILE  *file = fopen(path, "wb");
+        char *text = cJSON_Print(json);
+        FILE *file = fopen(path, "wb");
         if (file == NULL || fputs(text, file) < 0 || fputc('\n', file) < 0 || fclose(file) != 0)
             return 1;
         cJSON_free(text);

@@ -32,19 +32,19 @@ typedef struct gaac_attention_args {
     uint32_t query_heads;  /* a multiple of kv_heads; head h reads KV head h / (query_heads / kv_heads) */
 
     const float *q; /* [query_tokens][query_heads][head_dim_k], strides in elements */
-    size_t       q_token_stride, q_head_stride;
-    float       *out; /* [query_tokens][query_heads][head_dim_v]; a query that sees nothing gets zeros */
-    size_t       out_token_stride, out_head_stride;
+    size_t q_token_stride, q_head_stride;
+    float *out; /* [query_tokens][query_heads][head_dim_v]; a query that sees nothing gets zeros */
+    size_t out_token_stride, out_head_stride;
 
-    float        scale;    /* of the scores, usually 1 / sqrt(head_dim_k) */
-    float        softcap;  /* 0 = none; else scores s become softcap * tanh(s * scale / softcap) */
-    const float *slopes;   /* [query_heads] ALiBi slopes, or NULL for 1 */
-    const float *sinks;    /* [query_heads] attention sinks (a logit without a value), or NULL */
+    float scale;         /* of the scores, usually 1 / sqrt(head_dim_k) */
+    float softcap;       /* 0 = none; else scores s become softcap * tanh(s * scale / softcap) */
+    const float *slopes; /* [query_heads] ALiBi slopes, or NULL for 1 */
+    const float *sinks;  /* [query_heads] attention sinks (a logit without a value), or NULL */
 
-    gaac_mask_kind  mask_kind;
-    uint64_t        causal_first, window; /* GAAC_MASK_CAUSAL */
-    const uint16_t *mask;                 /* GAAC_MASK_ADDITIVE_F16: mask[token * token_stride + head * head_stride + cell] */
-    size_t          mask_token_stride, mask_head_stride; /* elements; head stride 0 = the same for all */
+    gaac_mask_kind mask_kind;
+    uint64_t causal_first, window; /* GAAC_MASK_CAUSAL */
+    const uint16_t *mask;          /* GAAC_MASK_ADDITIVE_F16: mask[token * token_stride + head * head_stride + cell] */
+    size_t mask_token_stride, mask_head_stride; /* elements; head stride 0 = the same for all */
 } gaac_attention_args;
 
 /* Scratch memory comes from the cache's allocator. executor NULL runs on the calling thread.

@@ -27,33 +27,33 @@ typedef enum gaac_cache_mode {
 } gaac_cache_mode;
 
 typedef struct gaac_cache_config {
-    const gaac_shape     *shapes;        /* [layers] */
-    const uint32_t       *layer_indices; /* [layers] the model's layer numbers, for the profile; NULL = 0, 1, ... */
-    uint32_t              layers;
-    uint32_t              sequences;
-    uint64_t              tokens_per_sequence; /* cells of a sequence; rounded up to whole blocks */
-    gaac_cache_mode       mode;
-    const gaac_profile   *profile;      /* copied as needed; NULL = calibrate on the first tokens */
-    uint64_t              memory_limit; /* bytes of slots, raw blocks and tables; 0 = none. Of it, a raw block a layer (an
-                                            eighth at most) is kept for rewriting what is full */
-    uint32_t              calibration_tokens; /* complete tokens a layer that self-calibration waits
-                                                 for; 0 = the default, 1024 */
-    const gaac_allocator *allocator;    /* or NULL */
+    const gaac_shape *shapes;      /* [layers] */
+    const uint32_t *layer_indices; /* [layers] the model's layer numbers, for the profile; NULL = 0, 1, ... */
+    uint32_t layers;
+    uint32_t sequences;
+    uint64_t tokens_per_sequence; /* cells of a sequence; rounded up to whole blocks */
+    gaac_cache_mode mode;
+    const gaac_profile *profile;     /* copied as needed; NULL = calibrate on the first tokens */
+    uint64_t memory_limit;           /* bytes of slots, raw blocks and tables; 0 = none. Of it, a raw block a layer (an
+                                         eighth at most) is kept for rewriting what is full */
+    uint32_t calibration_tokens;     /* complete tokens a layer that self-calibration waits
+                                        for; 0 = the default, 1024 */
+    const gaac_allocator *allocator; /* or NULL */
 } gaac_cache_config;
 
 GAAC_API gaac_status gaac_cache_create(gaac_cache **cache, const gaac_cache_config *config, gaac_error *error);
-GAAC_API void        gaac_cache_destroy(gaac_cache *cache); /* NULL is fine */
+GAAC_API void gaac_cache_destroy(gaac_cache *cache); /* NULL is fine */
 
 GAAC_API uint32_t gaac_cache_layers(const gaac_cache *cache);
-GAAC_API bool     gaac_cache_shape(const gaac_cache *cache, uint32_t layer, gaac_shape *shape);
+GAAC_API bool gaac_cache_shape(const gaac_cache *cache, uint32_t layer, gaac_shape *shape);
 
 /* Writes K or V of `count` cells. Row i goes to cell cells[i], or to first + i when cells is NULL;
  * it holds kv_heads * head_dim BF16 elements, head by head, row_stride elements from row to row.
  * On GAAC_ERROR_MEMORY_LIMIT or _OUT_OF_MEMORY the rows before the failing one are written, the rest
  * not, and the cache stays sound. */
 GAAC_API gaac_status gaac_cache_write(gaac_cache *cache, uint32_t layer, gaac_part part, uint32_t sequence,
-                                      uint64_t first, const int64_t *cells, size_t count,
-                                      const uint16_t *rows, size_t row_stride, gaac_error *error);
+                                      uint64_t first, const int64_t *cells, size_t count, const uint16_t *rows,
+                                      size_t row_stride, gaac_error *error);
 
 /* Reads K or V of the cells first .. first + count - 1, laid out as for gaac_cache_write. */
 GAAC_API gaac_status gaac_cache_read(const gaac_cache *cache, uint32_t layer, gaac_part part, uint32_t sequence,
@@ -61,8 +61,8 @@ GAAC_API gaac_status gaac_cache_read(const gaac_cache *cache, uint32_t layer, ga
                                      gaac_error *error);
 
 /* Copies cells first .. first + count - 1, K and V, of all layers from one sequence to another. */
-GAAC_API gaac_status gaac_cache_copy(gaac_cache *cache, uint32_t from_sequence, uint32_t to_sequence,
-                                     uint64_t first, uint64_t count, gaac_error *error);
+GAAC_API gaac_status gaac_cache_copy(gaac_cache *cache, uint32_t from_sequence, uint32_t to_sequence, uint64_t first,
+                                     uint64_t count, gaac_error *error);
 
 /* Forgets cells (they read as zero again) and gives whole blocks' memory back. sequence
  * GAAC_ALL_SEQUENCES means each. Can't fail: cells of a complete block that is only partly dropped keep
@@ -82,17 +82,17 @@ GAAC_API gaac_status gaac_cache_export_profile(const gaac_cache *cache, const ga
 
 typedef struct gaac_cache_stats {
     /* cells and blocks */
-    uint64_t blocks_coded;    /* finalized into slots */
-    uint64_t blocks_raw;      /* finalized raw: did not fit (fallback) */
-    uint64_t blocks_waiting;  /* complete, raw, waiting for calibration; all complete ones in raw mode */
-    uint64_t blocks_open;     /* being filled */
+    uint64_t blocks_coded;   /* finalized into slots */
+    uint64_t blocks_raw;     /* finalized raw: did not fit (fallback) */
+    uint64_t blocks_waiting; /* complete, raw, waiting for calibration; all complete ones in raw mode */
+    uint64_t blocks_open;    /* being filled */
     /* bytes now in use, by class */
     uint64_t bytes_slots;
     uint64_t bytes_raw_fallback;
     uint64_t bytes_raw_waiting;
     uint64_t bytes_raw_open;
-    uint64_t bytes_tables;    /* block tables, entries, windows, bookkeeping */
-    uint64_t bytes_resident;  /* committed from the operating system: pools (free units in them too) and tables */
+    uint64_t bytes_tables;   /* block tables, entries, windows, bookkeeping */
+    uint64_t bytes_resident; /* committed from the operating system: pools (free units in them too) and tables */
     uint64_t bytes_resident_peak;
     /* what the same finalized blocks (coded and fallback) are as BF16 and as exact code */
     uint64_t bytes_finalized_bf16;
@@ -102,7 +102,7 @@ typedef struct gaac_cache_stats {
     uint64_t groups_3bit, groups_4bit, exceptions;
     /* events since the cache was made */
     uint64_t encodes, decodes_to_reopen, fallbacks;
-    uint32_t epochs;          /* calibrations in use over all layers, highest count of any layer */
+    uint32_t epochs; /* calibrations in use over all layers, highest count of any layer */
 } gaac_cache_stats;
 
 #define GAAC_ALL_LAYERS UINT32_MAX

@@ -44,7 +44,7 @@ typedef enum gaac_status {
  * function that takes one accepts NULL. */
 typedef struct gaac_error {
     gaac_status status;
-    char        message[256]; /* one line, no newline, says what was wrong and what to do */
+    char message[256]; /* one line, no newline, says what was wrong and what to do */
 } gaac_error;
 
 /* A short constant name of a status ("memory limit"). Never NULL. Thread-safe. */
@@ -75,7 +75,7 @@ typedef struct gaac_allocator {
 typedef void gaac_task(void *context, unsigned worker);
 typedef struct gaac_executor {
     void (*run)(void *user, gaac_task *task, void *context, unsigned workers);
-    void    *user;
+    void *user;
     unsigned workers; /* how many to ask for; at least 1 */
 } gaac_executor;
 
@@ -83,9 +83,9 @@ typedef struct gaac_executor {
  * `workers` counts the calling thread: a pool of 1 starts no thread. One gaac_attention or other
  * call at a time may use a pool. */
 typedef struct gaac_thread_pool gaac_thread_pool;
-GAAC_API gaac_status   gaac_thread_pool_create(gaac_thread_pool **pool, unsigned workers,
-                                               const gaac_allocator *allocator, gaac_error *error);
-GAAC_API void          gaac_thread_pool_destroy(gaac_thread_pool *pool); /* NULL is fine */
+GAAC_API gaac_status gaac_thread_pool_create(gaac_thread_pool **pool, unsigned workers, const gaac_allocator *allocator,
+                                             gaac_error *error);
+GAAC_API void gaac_thread_pool_destroy(gaac_thread_pool *pool); /* NULL is fine */
 GAAC_API gaac_executor gaac_thread_pool_executor(gaac_thread_pool *pool);
 
 /* K and V of one layer. head_dims are multiples of 16 between 16 and GAAC_MAX_HEAD_DIM and may
@@ -108,15 +108,15 @@ typedef enum gaac_part { GAAC_K = 0, GAAC_V = 1 } gaac_part;
 typedef struct gaac_kv_rows {
     const uint16_t *k;
     const uint16_t *v;
-    size_t          k_token_stride, k_head_stride;
-    size_t          v_token_stride, v_head_stride;
+    size_t k_token_stride, k_head_stride;
+    size_t v_token_stride, v_head_stride;
 } gaac_kv_rows;
 
 typedef struct gaac_kv_rows_out {
     uint16_t *k;
     uint16_t *v;
-    size_t    k_token_stride, k_head_stride;
-    size_t    v_token_stride, v_head_stride;
+    size_t k_token_stride, k_head_stride;
+    size_t v_token_stride, v_head_stride;
 } gaac_kv_rows_out;
 
 #ifdef __cplusplus

@@ -13,7 +13,7 @@ gaac_allocator gaac_allocator_or_default(const gaac_allocator *allocator);
 
 /* Zeroed memory, 64-byte aligned, or NULL. bytes > 0. gaac_free takes NULL too. */
 void *gaac_calloc(const gaac_allocator *allocator, size_t bytes);
-void  gaac_free(const gaac_allocator *allocator, void *pointer, size_t bytes);
+void gaac_free(const gaac_allocator *allocator, void *pointer, size_t bytes);
 
 /* CRC-64/XZ (ECMA-182, reflected) of bytes, continuing from `crc` (0 to start). */
 uint64_t gaac_crc64(uint64_t crc, const void *bytes, size_t size);
@@ -22,9 +22,9 @@ uint64_t gaac_crc64(uint64_t crc, const void *bytes, size_t size);
  * pages go, the range stays committed and reads as zero), release. Offsets and sizes are multiples of
  * the page size. reserve returns NULL and commit false when the system refuses. */
 size_t gaac_page_bytes(void);
-void  *gaac_memory_reserve(size_t bytes);
-bool   gaac_memory_commit(void *address, size_t bytes);
-void   gaac_memory_give_back(void *address, size_t bytes);
-void   gaac_memory_release(void *address, size_t bytes);
+void *gaac_memory_reserve(size_t bytes);
+bool gaac_memory_commit(void *address, size_t bytes);
+void gaac_memory_give_back(void *address, size_t bytes);
+void gaac_memory_release(void *address, size_t bytes);
 
 #endif

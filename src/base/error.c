@@ -48,8 +48,8 @@ const char *gaac_version(void)
 static gaac_status check_head_dim(const char *name, uint32_t dim, gaac_error *error)
 {
     if (dim == 0 || dim % 16 != 0 || dim > GAAC_MAX_HEAD_DIM)
-        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT,
-                         "%s is %u; it must be a multiple of 16 between 16 and %d", name, dim, GAAC_MAX_HEAD_DIM);
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "%s is %u; it must be a multiple of 16 between 16 and %d",
+                         name, dim, GAAC_MAX_HEAD_DIM);
     return GAAC_OK;
 }
 

@@ -47,12 +47,12 @@ static gaac_status write_run(gaac_cache *cache, gaac_layer *layer, gaac_part par
                              unsigned count, const uint16_t *rows, size_t stride, gaac_error *error)
 {
     const gaac_block_name name = {sequence, (uint32_t)(cell / GAAC_BLOCK_TOKENS)};
-    const unsigned        first = (unsigned)(cell % GAAC_BLOCK_TOKENS);
-    const gaac_status     status = gaac_block_open(cache, layer, name, first, count, error);
+    const unsigned first = (unsigned)(cell % GAAC_BLOCK_TOKENS);
+    const gaac_status status = gaac_block_open(cache, layer, name, first, count, error);
     if (status != GAAC_OK)
         return status;
     gaac_block *block = gaac_block_at(cache, layer, sequence, name.block);
-    uint8_t    *raw = gaac_pool_unit(layer->raw, block->unit);
+    uint8_t *raw = gaac_pool_unit(layer->raw, block->unit);
     if (count == GAAC_BLOCK_TOKENS)
         gaac_raw_block_write_part(&layer->layout, part, rows, stride, raw);
     else
@@ -66,7 +66,7 @@ static gaac_status write_run(gaac_cache *cache, gaac_layer *layer, gaac_part par
 static unsigned run_length(uint64_t first, const int64_t *cells, size_t i, size_t count)
 {
     const uint64_t start = cells != NULL ? (uint64_t)cells[i] : first + i;
-    unsigned       length = 1;
+    unsigned length = 1;
     while (i + length < count && (start + length) % GAAC_BLOCK_TOKENS != 0 &&
            (cells == NULL || (uint64_t)cells[i + length] == start + length))
         length++;
@@ -81,9 +81,9 @@ gaac_status gaac_cache_write(gaac_cache *cache, uint32_t layer, gaac_part part, 
     if (status == GAAC_OK && cells == NULL)
         status = check_cells(cache, first, count, error);
     for (size_t i = 0; status == GAAC_OK && cells != NULL && i < count; i++)
-        status = cells[i] >= 0 ? check_cells(cache, (uint64_t)cells[i], 1, error)
-                               : gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "cell %lld is negative",
-                                           (long long)cells[i]);
+        status = cells[i] >= 0
+                     ? check_cells(cache, (uint64_t)cells[i], 1, error)
+                     : gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "cell %lld is negative", (long long)cells[i]);
     for (size_t i = 0; status == GAAC_OK && i < count;) {
         const unsigned length = run_length(first, cells, i, count);
         const uint64_t cell = cells != NULL ? (uint64_t)cells[i] : first + i;
@@ -101,7 +101,7 @@ gaac_status gaac_cache_settle(gaac_cache *cache, gaac_error *error)
         gaac_layer *layer = &cache->layer[i];
         while (status == GAAC_OK && layer->reopened_count > 0) {
             const gaac_block_name name = layer->reopened[layer->reopened_first];
-            const gaac_block     *block = gaac_block_at(cache, layer, name.sequence, name.block);
+            const gaac_block *block = gaac_block_at(cache, layer, name.sequence, name.block);
             layer->reopened_first = (layer->reopened_first + 1) % GAAC_REOPENED_BLOCKS;
             layer->reopened_count--;
             if (block->state == GAAC_STATE_OPEN && block->valid)
@@ -117,8 +117,8 @@ static void read_run(const gaac_cache *cache, const gaac_layer *layer, gaac_part
                      unsigned count, uint16_t *rows, size_t stride, uint8_t *scratch)
 {
     const gaac_block_name name = {sequence, (uint32_t)(cell / GAAC_BLOCK_TOKENS)};
-    const uint8_t        *raw = gaac_block_raw(cache, layer, name, scratch);
-    const unsigned        first = (unsigned)(cell % GAAC_BLOCK_TOKENS);
+    const uint8_t *raw = gaac_block_raw(cache, layer, name, scratch);
+    const unsigned first = (unsigned)(cell % GAAC_BLOCK_TOKENS);
     if (count == GAAC_BLOCK_TOKENS)
         gaac_raw_block_read_part(&layer->layout, part, raw, rows, stride);
     else
@@ -135,7 +135,7 @@ gaac_status gaac_cache_read(const gaac_cache *cache, uint32_t layer, gaac_part p
     if (status != GAAC_OK || count == 0)
         return status;
     const gaac_layer *l = &cache->layer[layer];
-    uint8_t          *scratch = gaac_calloc(&cache->allocator, l->layout.raw_bytes);
+    uint8_t *scratch = gaac_calloc(&cache->allocator, l->layout.raw_bytes);
     if (scratch == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory to decode a block");
     for (size_t i = 0; i < count;) {
@@ -172,7 +172,7 @@ static gaac_status copy_layer(gaac_cache *cache, uint32_t number, uint32_t from,
                               uint64_t count, gaac_error *error)
 {
     const gaac_layer *layer = &cache->layer[number];
-    uint16_t         *rows = gaac_calloc(&cache->allocator, layer->layout.raw_bytes);
+    uint16_t *rows = gaac_calloc(&cache->allocator, layer->layout.raw_bytes);
     if (rows == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory to copy a block");
     gaac_status status = GAAC_OK;
@@ -216,7 +216,7 @@ static void drop_run(gaac_cache *cache, gaac_layer *layer, gaac_block_name name,
     for (unsigned part = 0; part < 2; part++) {
         gaac_raw_block_zero_rows(&layer->layout, (gaac_part)part, first, count,
                                  gaac_pool_unit(layer->raw, block->unit));
-        block->written[part] &= (uint16_t)~(((1u << count) - 1) << first);
+        block->written[part] &= (uint16_t) ~(((1u << count) - 1) << first);
     }
 }
 
@@ -225,7 +225,7 @@ void gaac_cache_drop_layer(gaac_cache *cache, uint32_t layer, uint32_t sequence,
     const uint64_t cells = gaac_cache_cells(cache);
     const uint64_t end = first > cells ? first : count > cells - first ? cells : first + count;
     for (uint64_t cell = first; cell < end;) {
-        const unsigned        length = run_length(cell, NULL, 0, end - cell);
+        const unsigned length = run_length(cell, NULL, 0, end - cell);
         const gaac_block_name name = {sequence, (uint32_t)(cell / GAAC_BLOCK_TOKENS)};
         drop_run(cache, &cache->layer[layer], name, (unsigned)(cell % GAAC_BLOCK_TOKENS), length);
         cell += length;

@@ -58,7 +58,7 @@ static gaac_status remember_reopened(gaac_cache *cache, gaac_layer *layer, gaac_
     gaac_status status = GAAC_OK;
     if (layer->reopened_count == GAAC_REOPENED_BLOCKS) {
         const gaac_block_name oldest = layer->reopened[layer->reopened_first];
-        const gaac_block     *block = gaac_block_at(cache, layer, oldest.sequence, oldest.block);
+        const gaac_block *block = gaac_block_at(cache, layer, oldest.sequence, oldest.block);
         layer->reopened_first = (layer->reopened_first + 1) % GAAC_REOPENED_BLOCKS;
         layer->reopened_count--;
         if (block->state == GAAC_STATE_OPEN && block->valid)
@@ -78,7 +78,7 @@ static void count_row(gaac_cache *cache, const gaac_layer *layer, int sign)
 
 static gaac_status open_empty(gaac_cache *cache, gaac_layer *layer, gaac_block *block, gaac_error *error)
 {
-    uint32_t          unit;
+    uint32_t unit;
     const gaac_status status = gaac_pool_take(layer->raw, GAAC_TAKE_NEW, &unit, error);
     if (status != GAAC_OK)
         return status;
@@ -97,7 +97,7 @@ static gaac_status open_empty(gaac_cache *cache, gaac_layer *layer, gaac_block *
 static gaac_status reopen_coded(gaac_cache *cache, gaac_layer *layer, gaac_block_name name, gaac_error *error)
 {
     gaac_block *block = gaac_block_at(cache, layer, name.sequence, name.block);
-    uint32_t    unit;
+    uint32_t unit;
     gaac_status status = gaac_pool_take(layer->raw, GAAC_TAKE_REOPEN, &unit, error);
     if (status != GAAC_OK)
         return status;
@@ -120,7 +120,7 @@ static gaac_status reopen_coded(gaac_cache *cache, gaac_layer *layer, gaac_block
 static gaac_status make_room_to_reopen(gaac_cache *cache, const gaac_layer *layer, gaac_error *error)
 {
     const gaac_budget *budget = &cache->budget;
-    const bool         full = budget->limit != 0 && budget->used + layer->layout.raw_bytes > budget->limit;
+    const bool full = budget->limit != 0 && budget->used + layer->layout.raw_bytes > budget->limit;
     return full ? gaac_cache_settle(cache, error) : GAAC_OK;
 }
 
@@ -178,7 +178,7 @@ static void encode_block(gaac_cache *cache, gaac_layer *layer, gaac_block_name n
 {
     gaac_block *block = gaac_block_at(cache, layer, name.sequence, name.block);
     gaac_epoch *epoch = &layer->epochs[layer->current];
-    uint32_t    slot;
+    uint32_t slot;
     *coded = false;
     /* The raw block is given back right after, so that the limit may be passed by one slot. */
     if (gaac_pool_take(epoch->slots, GAAC_TAKE_SWAP, &slot, NULL) != GAAC_OK)

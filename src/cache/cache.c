@@ -66,7 +66,7 @@ static gaac_status check_config(const gaac_cache_config *config, gaac_error *err
 static gaac_status make_zero_block(gaac_cache *cache, const gaac_cache_config *config, gaac_error *error)
 {
     for (uint32_t i = 0; i < config->layers; i++) {
-        gaac_layout       layout;
+        gaac_layout layout;
         const gaac_status status = gaac_shape_check(&config->shapes[i], error);
         if (status != GAAC_OK)
             return status;
@@ -96,7 +96,7 @@ gaac_status gaac_cache_create(gaac_cache **cache, const gaac_cache_config *confi
     if (status != GAAC_OK)
         return status;
     const gaac_allocator hook = gaac_allocator_or_default(config->allocator);
-    gaac_cache          *made = gaac_calloc(&hook, sizeof *made);
+    gaac_cache *made = gaac_calloc(&hook, sizeof *made);
     if (made == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory for a cache");
     made->allocator = hook;

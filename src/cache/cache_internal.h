@@ -6,14 +6,14 @@
 #include "cache/view.h"
 
 enum {
-    GAAC_FULL_MASK = 0xffff,        /* all 16 cells of a block */
-    GAAC_MAX_EPOCHS = 64,           /* of a layer; the table entry has seven bits */
+    GAAC_FULL_MASK = 0xffff, /* all 16 cells of a block */
+    GAAC_MAX_EPOCHS = 64,    /* of a layer; the table entry has seven bits */
     GAAC_MAX_POOLS = 192,
     GAAC_DEFAULT_CALIBRATION = 1024, /* tokens that wait raw for the first windows of a cache's own */
-    GAAC_RECENT_BLOCKS = 256,       /* finalized blocks (4096 tokens) that a later epoch calibrates on */
-    GAAC_DRIFT_WINDOW = 64,         /* finalized blocks between two looks at the fallbacks */
-    GAAC_DRIFT_FALLBACKS = 4,       /* in a window: 6% raw cost more than a new epoch's tables */
-    GAAC_REOPENED_BLOCKS = 64,      /* blocks of a layer that may wait, reopened, for the rest of a rewrite */
+    GAAC_RECENT_BLOCKS = 256,        /* finalized blocks (4096 tokens) that a later epoch calibrates on */
+    GAAC_DRIFT_WINDOW = 64,          /* finalized blocks between two looks at the fallbacks */
+    GAAC_DRIFT_FALLBACKS = 4,        /* in a window: 6% raw cost more than a new epoch's tables */
+    GAAC_REOPENED_BLOCKS = 64,       /* blocks of a layer that may wait, reopened, for the rest of a rewrite */
 };
 
 typedef enum gaac_block_state {
@@ -25,14 +25,14 @@ typedef enum gaac_block_state {
 } gaac_block_state;
 
 typedef struct gaac_block {
-    uint32_t unit;           /* in the layer's raw pool, or in its epoch's slot pool */
-    uint32_t stored_n;       /* coded: 4-bit groups */
-    uint16_t written[2];     /* [part] cells written since the block was opened or reopened */
-    uint16_t exceptions;     /* coded */
-    uint8_t  state : 4;
-    uint8_t  valid : 1;      /* every cell holds a value, whatever `written` says (a reopened block) */
-    uint8_t  finite : 1;     /* no NaN or infinity was ever written since it was opened */
-    uint8_t  epoch;
+    uint32_t unit;       /* in the layer's raw pool, or in its epoch's slot pool */
+    uint32_t stored_n;   /* coded: 4-bit groups */
+    uint16_t written[2]; /* [part] cells written since the block was opened or reopened */
+    uint16_t exceptions; /* coded */
+    uint8_t state : 4;
+    uint8_t valid : 1;  /* every cell holds a value, whatever `written` says (a reopened block) */
+    uint8_t finite : 1; /* no NaN or infinity was ever written since it was opened */
+    uint8_t epoch;
 } gaac_block;
 
 typedef struct gaac_block_name {
@@ -43,54 +43,54 @@ typedef struct gaac_block_name {
 /* Windows in use from some time on. */
 typedef struct gaac_epoch {
     gaac_codec *codec; /* NULL: free */
-    gaac_pool  *slots;
-    uint64_t    blocks; /* coded in it now */
+    gaac_pool *slots;
+    uint64_t blocks; /* coded in it now */
 } gaac_epoch;
 
 typedef struct gaac_layer {
-    gaac_layout      layout;
-    uint32_t         index;   /* the model's layer number */
-    gaac_block      *blocks;  /* [sequence][block] */
-    uint32_t        *entries; /* [sequence][block][entry] */
-    size_t           blocks_bytes, entries_bytes;
-    uint32_t         entry_count; /* of a block */
-    gaac_pool       *raw;
-    gaac_epoch       epochs[GAAC_MAX_EPOCHS];
-    int              current;     /* epoch that codes, -1 before the first */
-    uint32_t         epochs_made;
+    gaac_layout layout;
+    uint32_t index;     /* the model's layer number */
+    gaac_block *blocks; /* [sequence][block] */
+    uint32_t *entries;  /* [sequence][block][entry] */
+    size_t blocks_bytes, entries_bytes;
+    uint32_t entry_count; /* of a block */
+    gaac_pool *raw;
+    gaac_epoch epochs[GAAC_MAX_EPOCHS];
+    int current; /* epoch that codes, -1 before the first */
+    uint32_t epochs_made;
     /* Complete blocks that wait for the first epoch, oldest first. */
     gaac_block_name *waiting;
-    size_t           waiting_count, waiting_capacity;
+    size_t waiting_count, waiting_capacity;
     /* The last finalized blocks, to calibrate a new epoch on; and the watch for drift. */
-    gaac_block_name  recent[GAAC_RECENT_BLOCKS];
-    uint64_t         finalized;          /* since the cache was made */
-    uint64_t         finalized_at_epoch; /* when the current epoch began */
-    uint64_t         patience;           /* blocks before another epoch may begin: doubles each time */
-    uint32_t         window_fallbacks;
+    gaac_block_name recent[GAAC_RECENT_BLOCKS];
+    uint64_t finalized;          /* since the cache was made */
+    uint64_t finalized_at_epoch; /* when the current epoch began */
+    uint64_t patience;           /* blocks before another epoch may begin: doubles each time */
+    uint32_t window_fallbacks;
     /* Reopened blocks, oldest first (ring). */
-    gaac_block_name  reopened[GAAC_REOPENED_BLOCKS];
-    uint32_t         reopened_first, reopened_count;
+    gaac_block_name reopened[GAAC_REOPENED_BLOCKS];
+    uint32_t reopened_first, reopened_count;
     /* Sums over blocks as they are now. */
-    uint64_t         count[GAAC_STATE_CODED + 1];
-    uint64_t         slot_bytes, stored_n, exceptions;
-    uint64_t         tokens_calibrated;
-    bool             self_calibrated;   /* the current epoch is the cache's own, not a profile's */
+    uint64_t count[GAAC_STATE_CODED + 1];
+    uint64_t slot_bytes, stored_n, exceptions;
+    uint64_t tokens_calibrated;
+    bool self_calibrated; /* the current epoch is the cache's own, not a profile's */
     /* Events. */
-    uint64_t         encodes, reopens, fallbacks;
+    uint64_t encodes, reopens, fallbacks;
 } gaac_layer;
 
 struct gaac_cache {
-    gaac_allocator  allocator;
+    gaac_allocator allocator;
     gaac_cache_mode mode;
-    uint32_t        layers, sequences;
-    uint64_t        blocks_per_sequence;
-    uint32_t        calibration_blocks;
-    gaac_budget     budget;
-    gaac_pool      *pools[GAAC_MAX_POOLS]; /* slot pools by size, raw pools by size */
-    uint32_t        pool_count;
-    uint8_t        *zero_block; /* what an empty block looks like: the largest raw block, all zero */
-    size_t          zero_bytes;
-    gaac_layer     *layer; /* [layers] */
+    uint32_t layers, sequences;
+    uint64_t blocks_per_sequence;
+    uint32_t calibration_blocks;
+    gaac_budget budget;
+    gaac_pool *pools[GAAC_MAX_POOLS]; /* slot pools by size, raw pools by size */
+    uint32_t pool_count;
+    uint8_t *zero_block; /* what an empty block looks like: the largest raw block, all zero */
+    size_t zero_bytes;
+    gaac_layer *layer; /* [layers] */
 };
 
 /* blocks.c */
@@ -115,8 +115,7 @@ static inline uint32_t gaac_layer_row_bytes(const gaac_layer *layer)
 }
 static inline bool gaac_block_is_raw(const gaac_block *block)
 {
-    return block->state == GAAC_STATE_OPEN || block->state == GAAC_STATE_WAITING ||
-           block->state == GAAC_STATE_FALLBACK;
+    return block->state == GAAC_STATE_OPEN || block->state == GAAC_STATE_WAITING || block->state == GAAC_STATE_FALLBACK;
 }
 /* Makes the block raw and open for a write of `count` cells from `cell` (0..15) on. */
 gaac_status gaac_block_open(gaac_cache *cache, gaac_layer *layer, gaac_block_name name, unsigned cell, unsigned count,
@@ -127,12 +126,11 @@ gaac_status gaac_block_written(gaac_cache *cache, gaac_layer *layer, gaac_block_
 /* Encodes a raw block whose cells all hold values, or leaves it as a fallback or waiting. */
 gaac_status gaac_block_finalize(gaac_cache *cache, gaac_layer *layer, gaac_block_name name, gaac_error *error);
 /* Tries a fallback block again, under windows that it has not seen. */
-void        gaac_block_retry(gaac_cache *cache, gaac_layer *layer, gaac_block_name name);
-void        gaac_block_drop(gaac_cache *cache, gaac_layer *layer, gaac_block_name name);
-void        gaac_block_set_state(gaac_layer *layer, gaac_block *block, gaac_block_state state);
+void gaac_block_retry(gaac_cache *cache, gaac_layer *layer, gaac_block_name name);
+void gaac_block_drop(gaac_cache *cache, gaac_layer *layer, gaac_block_name name);
+void gaac_block_set_state(gaac_layer *layer, gaac_block *block, gaac_block_state state);
 /* The block as a raw block: its own memory, or decoded into scratch (layout.raw_bytes, 64-byte aligned). */
-const uint8_t *gaac_block_raw(const gaac_cache *cache, const gaac_layer *layer, gaac_block_name name,
-                              uint8_t *scratch);
+const uint8_t *gaac_block_raw(const gaac_cache *cache, const gaac_layer *layer, gaac_block_name name, uint8_t *scratch);
 
 /* access.c: gaac_cache_drop of one layer and sequence. */
 void gaac_cache_drop_layer(gaac_cache *cache, uint32_t layer, uint32_t sequence, uint64_t first, uint64_t count);

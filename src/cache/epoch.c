@@ -16,7 +16,7 @@ gaac_status gaac_cache_pool(gaac_cache *cache, uint32_t unit_bytes, gaac_pool **
     gaac_pool *made = gaac_calloc(&cache->allocator, sizeof *made);
     if (made == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory for a pool of slots");
-    const uint64_t    units = (uint64_t)cache->layers * cache->sequences * cache->blocks_per_sequence + 1;
+    const uint64_t units = (uint64_t)cache->layers * cache->sequences * cache->blocks_per_sequence + 1;
     const gaac_status status = gaac_pool_init(made, unit_bytes, units, &cache->budget, &cache->allocator, error);
     if (status != GAAC_OK) {
         gaac_free(&cache->allocator, made, sizeof *made);
@@ -47,10 +47,10 @@ static gaac_status begin_epoch(gaac_cache *cache, gaac_layer *layer, const gaac_
     const int number = free_epoch(layer);
     if (number < 0)
         return gaac_fail(error, GAAC_ERROR_UNSUPPORTED, "a layer has blocks of %d calibrations", GAAC_MAX_EPOCHS);
-    gaac_epoch             *epoch = &layer->epochs[number];
+    gaac_epoch *epoch = &layer->epochs[number];
     const gaac_codec_config config = {layer->layout.shape, GAAC_SCHEME_PRODUCTION, windows, pool_bytes,
                                       &cache->allocator};
-    gaac_status             status = gaac_codec_create(&epoch->codec, &config, error);
+    gaac_status status = gaac_codec_create(&epoch->codec, &config, error);
     if (status == GAAC_OK)
         status = gaac_cache_pool(cache, epoch->codec->slot_bytes, &epoch->slots, error);
     if (status != GAAC_OK) {
@@ -92,8 +92,8 @@ gaac_status gaac_epoch_from_profile(gaac_cache *cache, gaac_layer *layer, const 
 /* ---- self-calibration ----------------------------------------------------------------------- */
 
 typedef struct block_list {
-    const gaac_cache      *cache;
-    const gaac_layer      *layer;
+    const gaac_cache *cache;
+    const gaac_layer *layer;
     const gaac_block_name *names;
 } block_list;
 
@@ -106,10 +106,10 @@ static const uint8_t *listed_block(void *context, size_t block, uint8_t *scratch
 static gaac_status calibrate_on(gaac_cache *cache, gaac_layer *layer, const gaac_block_name *names, size_t count,
                                 gaac_error *error)
 {
-    block_list              list = {cache, layer, names};
+    block_list list = {cache, layer, names};
     const gaac_block_source source = {listed_block, &list, count};
-    gaac_windows           *windows = NULL;
-    uint32_t                pool_bytes = 0;
+    gaac_windows *windows = NULL;
+    uint32_t pool_bytes = 0;
     gaac_status status = gaac_calibrate_blocks(&layer->layout, &source, GAAC_SCHEME_PRODUCTION, &cache->allocator,
                                                &windows, &pool_bytes, error);
     if (status == GAAC_OK)
@@ -153,10 +153,10 @@ gaac_status gaac_epoch_first(gaac_cache *cache, gaac_layer *layer, gaac_error *e
 static size_t list_recent(const gaac_cache *cache, const gaac_layer *layer, gaac_block_name names[GAAC_RECENT_BLOCKS])
 {
     const uint64_t count = layer->finalized < GAAC_RECENT_BLOCKS ? layer->finalized : GAAC_RECENT_BLOCKS;
-    size_t         kept = 0;
+    size_t kept = 0;
     for (uint64_t i = layer->finalized - count; i < layer->finalized; i++) {
         const gaac_block_name name = layer->recent[i % GAAC_RECENT_BLOCKS];
-        const unsigned        state = gaac_block_at(cache, layer, name.sequence, name.block)->state;
+        const unsigned state = gaac_block_at(cache, layer, name.sequence, name.block)->state;
         if (state == GAAC_STATE_CODED || state == GAAC_STATE_FALLBACK)
             names[kept++] = name;
     }
@@ -172,10 +172,11 @@ void gaac_epoch_watch(gaac_cache *cache, gaac_layer *layer)
     const bool drifted = layer->window_fallbacks >= GAAC_DRIFT_FALLBACKS;
     const bool early = layer->tokens_calibrated < (uint64_t)GAAC_RECENT_BLOCKS * GAAC_BLOCK_TOKENS;
     layer->window_fallbacks = 0;
-    if (!(drifted || (early && layer->self_calibrated)) || layer->finalized - layer->finalized_at_epoch < layer->patience)
+    if (!(drifted || (early && layer->self_calibrated)) ||
+        layer->finalized - layer->finalized_at_epoch < layer->patience)
         return;
     gaac_block_name names[GAAC_RECENT_BLOCKS];
-    const size_t    count = list_recent(cache, layer, names);
+    const size_t count = list_recent(cache, layer, names);
     if (count >= GAAC_DRIFT_WINDOW && calibrate_on(cache, layer, names, count, NULL) == GAAC_OK)
         for (size_t i = 0; i < count; i++)
             gaac_block_retry(cache, layer, names[i]);
@@ -200,10 +201,10 @@ gaac_status gaac_cache_export_profile(const gaac_cache *cache, const gaac_profil
     filled.scheme = GAAC_SCHEME_PRODUCTION;
     filled.tokens = cache->layer[0].tokens_calibrated;
     gaac_profile *made = NULL;
-    gaac_status   status = gaac_profile_create(&made, &filled, &cache->allocator, error);
+    gaac_status status = gaac_profile_create(&made, &filled, &cache->allocator, error);
     for (uint32_t i = 0; status == GAAC_OK && i < cache->layers; i++) {
-        const gaac_layer        *layer = &cache->layer[i];
-        const gaac_codec        *codec = layer->epochs[layer->current].codec;
+        const gaac_layer *layer = &cache->layer[i];
+        const gaac_codec *codec = layer->epochs[layer->current].codec;
         const gaac_profile_layer entry = {layer->layout.shape, codec->windows, codec->pool_bytes, layer->index};
         status = gaac_profile_add_layer(made, &entry, error);
     }

@@ -19,23 +19,23 @@ typedef struct gaac_budget {
  * a unit covers whole pages, or once the pool is empty. */
 typedef struct gaac_pool {
     gaac_allocator allocator;
-    gaac_budget   *budget;
-    uint8_t       *base;
-    size_t         reserved_bytes;
-    size_t         committed_bytes;
-    uint32_t       unit_bytes;
-    uint32_t       capacity; /* units */
-    uint32_t       touched;  /* units [0, touched) have been taken at least once */
-    uint32_t       used;     /* units out now */
-    uint32_t      *warm;     /* stack of free units that are resident */
-    uint32_t      *cold;     /* stack of free units whose pages went back */
-    uint32_t       warm_count, cold_count;
-    size_t         stack_bytes; /* of warm, and of cold */
+    gaac_budget *budget;
+    uint8_t *base;
+    size_t reserved_bytes;
+    size_t committed_bytes;
+    uint32_t unit_bytes;
+    uint32_t capacity; /* units */
+    uint32_t touched;  /* units [0, touched) have been taken at least once */
+    uint32_t used;     /* units out now */
+    uint32_t *warm;    /* stack of free units that are resident */
+    uint32_t *cold;    /* stack of free units whose pages went back */
+    uint32_t warm_count, cold_count;
+    size_t stack_bytes; /* of warm, and of cold */
 } gaac_pool;
 
 gaac_status gaac_pool_init(gaac_pool *pool, uint32_t unit_bytes, uint64_t units, gaac_budget *budget,
                            const gaac_allocator *allocator, gaac_error *error);
-void        gaac_pool_free(gaac_pool *pool);
+void gaac_pool_free(gaac_pool *pool);
 
 typedef enum gaac_take {
     GAAC_TAKE_NEW,    /* for cells that had no memory: within the limit less the reserve */
@@ -45,7 +45,7 @@ typedef enum gaac_take {
 
 /* Takes a unit; its content is undefined. GAAC_ERROR_MEMORY_LIMIT or _OUT_OF_MEMORY. */
 gaac_status gaac_pool_take(gaac_pool *pool, gaac_take take, uint32_t *unit, gaac_error *error);
-void        gaac_pool_give(gaac_pool *pool, uint32_t unit);
+void gaac_pool_give(gaac_pool *pool, uint32_t unit);
 
 static inline uint8_t *gaac_pool_unit(const gaac_pool *pool, uint32_t unit)
 {

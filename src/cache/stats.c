@@ -8,7 +8,7 @@
 static uint64_t code_bytes(const gaac_layer *layer)
 {
     const gaac_layout *layout = &layer->layout;
-    uint64_t           tags = 0;
+    uint64_t tags = 0;
     for (uint32_t u = 0; u < layout->units; u++)
         tags += layout->unit[u].hv * (uint64_t)GAAC_TAG_BYTES;
     const uint64_t block = layout->fixed_bytes + tags * layout->shape.kv_heads;
@@ -18,7 +18,7 @@ static uint64_t code_bytes(const gaac_layer *layer)
 static uint64_t groups(const gaac_layer *layer)
 {
     const gaac_layout *layout = &layer->layout;
-    uint64_t           halves = 0;
+    uint64_t halves = 0;
     for (uint32_t u = 0; u < layout->units; u++)
         halves += layout->unit[u].hv * (uint64_t)(layout->unit[u].has_k + layout->unit[u].has_v);
     return layer->count[GAAC_STATE_CODED] * halves * 128 * layout->shape.kv_heads;

@@ -24,25 +24,25 @@ static uint32_t part_offset(const gaac_unit *unit, unsigned part)
 
 typedef struct encoder {
     const gaac_codec *codec;
-    uint8_t          *slot;
-    uint32_t         *entries;
-    gaac_block_info  *info;
-    bool              fits;
+    uint8_t *slot;
+    uint32_t *entries;
+    gaac_block_info *info;
+    bool fits;
 } encoder;
 
 static void encode_coded_unit(encoder *e, uint32_t head, const gaac_unit *unit, const uint16_t *const fragments[2])
 {
     const gaac_layout *layout = &e->codec->layout;
-    const uint32_t     used = e->info->pool_bytes;
-    const uint32_t     left = e->fits && used <= e->codec->pool_bytes ? e->codec->pool_bytes - used : 0;
-    uint8_t           *head_fixed = e->slot + (size_t)head * layout->head_fixed_bytes;
-    const unsigned     parts = unit_parts(unit);
-    gaac_unit_info     unit_info;
-    const bool         fits = gaac_cpu_codec()->encode_unit(
+    const uint32_t used = e->info->pool_bytes;
+    const uint32_t left = e->fits && used <= e->codec->pool_bytes ? e->codec->pool_bytes - used : 0;
+    uint8_t *head_fixed = e->slot + (size_t)head * layout->head_fixed_bytes;
+    const unsigned parts = unit_parts(unit);
+    gaac_unit_info unit_info;
+    const bool fits = gaac_cpu_codec()->encode_unit(
         unit->hv, parts, fragments[GAAC_K], fragments[GAAC_V], gaac_codec_bases(e->codec, head, unit, GAAC_K),
         gaac_codec_bases(e->codec, head, unit, GAAC_V), parts & GAAC_HAS_K ? head_fixed + unit->fixed_offset : NULL,
-        parts & GAAC_HAS_V ? head_fixed + unit->fixed_v_offset : NULL, e->slot + layout->fixed_bytes + (left > 0 ? used : 0),
-        left, &unit_info);
+        parts & GAAC_HAS_V ? head_fixed + unit->fixed_v_offset : NULL,
+        e->slot + layout->fixed_bytes + (left > 0 ? used : 0), left, &unit_info);
     if (fits && used < GAAC_MAX_POOL_BYTES)
         e->entries[head * layout->coded_units + unit->entry] =
             gaac_entry_make(used, unit_info.bytes, unit_info.exception_flags);
@@ -54,13 +54,13 @@ static void encode_coded_unit(encoder *e, uint32_t head, const gaac_unit *unit, 
     e->info->groups_by_mode[0] += 128 * halves - unit_info.stored_n;
     e->info->groups_by_mode[1] += unit_info.stored_n;
     e->info->exceptions += unit_info.exceptions;
-    e->info->coded_bytes += GAAC_PART_FIXED_BYTES * halves + GAAC_TAG_BYTES * unit->hv + unit_info.stored_n +
-                            4 * unit_info.exceptions;
+    e->info->coded_bytes +=
+        GAAC_PART_FIXED_BYTES * halves + GAAC_TAG_BYTES * unit->hv + unit_info.stored_n + 4 * unit_info.exceptions;
 }
 
 static void store_raw_unit(encoder *e, uint32_t head, const gaac_unit *unit, const uint16_t *const fragments[2])
 {
-    uint8_t       *head_fixed = e->slot + (size_t)head * e->codec->layout.head_fixed_bytes;
+    uint8_t *head_fixed = e->slot + (size_t)head * e->codec->layout.head_fixed_bytes;
     const uint32_t bytes = unit->fragments * (uint32_t)GAAC_FRAGMENT_BYTES;
     for (unsigned part = 0; part < 2; part++)
         if (unit_parts(unit) >> part & 1) {
@@ -96,17 +96,19 @@ static gaac_status production_encode(const gaac_codec *codec, const gaac_kv_rows
 {
     (void)error;
     const gaac_codec_kernels *kernels = gaac_cpu_codec();
-    encoder                   e = start_encoder(codec, slot, entries, info);
-    unit_fragments            scratch;
-    const uint16_t *const     fragments[2] = {scratch.part[GAAC_K], scratch.part[GAAC_V]};
+    encoder e = start_encoder(codec, slot, entries, info);
+    unit_fragments scratch;
+    const uint16_t *const fragments[2] = {scratch.part[GAAC_K], scratch.part[GAAC_V]};
     for (uint32_t head = 0; head < codec->layout.shape.kv_heads; head++)
         for (uint32_t u = 0; u < codec->layout.units; u++) {
             const gaac_unit *unit = &codec->layout.unit[u];
             if (unit->has_k)
-                kernels->rows_to_fragments[GAAC_K](unit->fragments, rows->k + head * rows->k_head_stride + unit->channel,
+                kernels->rows_to_fragments[GAAC_K](unit->fragments,
+                                                   rows->k + head * rows->k_head_stride + unit->channel,
                                                    rows->k_token_stride, scratch.part[GAAC_K]);
             if (unit->has_v)
-                kernels->rows_to_fragments[GAAC_V](unit->fragments, rows->v + head * rows->v_head_stride + unit->channel,
+                kernels->rows_to_fragments[GAAC_V](unit->fragments,
+                                                   rows->v + head * rows->v_head_stride + unit->channel,
                                                    rows->v_token_stride, scratch.part[GAAC_V]);
             encode_unit(&e, head, unit, fragments);
         }
@@ -126,7 +128,7 @@ gaac_status gaac_encode_raw_block(const gaac_codec *codec, const uint8_t *raw, v
     encoder e = start_encoder(codec, slot, entries, info);
     for (uint32_t head = 0; head < codec->layout.shape.kv_heads; head++, raw += codec->layout.head_raw_bytes)
         for (uint32_t u = 0; u < codec->layout.units; u++) {
-            const gaac_unit      *unit = &codec->layout.unit[u];
+            const gaac_unit *unit = &codec->layout.unit[u];
             const uint16_t *const fragments[2] = {unit->has_k ? raw_fragments(raw, unit->raw_k_offset) : NULL,
                                                   unit->has_v ? raw_fragments(raw, unit->raw_v_offset) : NULL};
             encode_unit(&e, head, unit, fragments);
@@ -143,9 +145,9 @@ static gaac_status decode_coded_unit(const gaac_codec *codec, const uint8_t *slo
                                      gaac_error *error)
 {
     const gaac_codec_kernels *kernels = gaac_cpu_codec();
-    const gaac_layout        *layout = &codec->layout;
-    const uint32_t            entry = entries[head * layout->coded_units + unit->entry];
-    const uint32_t            offset = gaac_entry_offset(entry), bytes = gaac_entry_length(entry);
+    const gaac_layout *layout = &codec->layout;
+    const uint32_t entry = entries[head * layout->coded_units + unit->entry];
+    const uint32_t offset = gaac_entry_offset(entry), bytes = gaac_entry_length(entry);
     if (offset + bytes > codec->pool_bytes)
         return gaac_fail(error, GAAC_ERROR_CORRUPT, "head %u: its table entry points outside the slot", head);
     const uint8_t *variable = slot + layout->fixed_bytes + offset;
@@ -182,11 +184,11 @@ static gaac_status production_decode(const gaac_codec *codec, const void *slot, 
                                      const gaac_kv_rows_out *rows, gaac_error *error)
 {
     const gaac_codec_kernels *kernels = gaac_cpu_codec();
-    unit_fragments            scratch;
-    uint16_t *const           fragments[2] = {scratch.part[GAAC_K], scratch.part[GAAC_V]};
+    unit_fragments scratch;
+    uint16_t *const fragments[2] = {scratch.part[GAAC_K], scratch.part[GAAC_V]};
     for (uint32_t head = 0; head < codec->layout.shape.kv_heads; head++)
         for (uint32_t u = 0; u < codec->layout.units; u++) {
-            const gaac_unit  *unit = &codec->layout.unit[u];
+            const gaac_unit *unit = &codec->layout.unit[u];
             const gaac_status status = decode_unit(codec, slot, entries, head, unit, fragments, error);
             if (status != GAAC_OK)
                 return status;
@@ -207,9 +209,9 @@ gaac_status gaac_decode_raw_block(const gaac_codec *codec, const void *slot, con
 {
     for (uint32_t head = 0; head < codec->layout.shape.kv_heads; head++, raw += codec->layout.head_raw_bytes)
         for (uint32_t u = 0; u < codec->layout.units; u++) {
-            const gaac_unit  *unit = &codec->layout.unit[u];
-            uint16_t *const   fragments[2] = {(uint16_t *)(void *)(raw + unit->raw_k_offset),
-                                              (uint16_t *)(void *)(raw + unit->raw_v_offset)};
+            const gaac_unit *unit = &codec->layout.unit[u];
+            uint16_t *const fragments[2] = {(uint16_t *)(void *)(raw + unit->raw_k_offset),
+                                            (uint16_t *)(void *)(raw + unit->raw_v_offset)};
             const gaac_status status = decode_unit(codec, slot, entries, head, unit, fragments, error);
             if (status != GAAC_OK)
                 return status;

@@ -7,11 +7,11 @@ enum { GAAC_MIN_CALIBRATION_BLOCKS = 4 };
 
 /* Windows on the blocks [0, blocks) of a source. */
 static gaac_status windows_on(const gaac_layout *layout, const gaac_block_source *source, size_t blocks,
-                              gaac_scheme scheme, uint8_t *scratch, const gaac_allocator *hook,
-                              gaac_windows **windows, gaac_error *error)
+                              gaac_scheme scheme, uint8_t *scratch, const gaac_allocator *hook, gaac_windows **windows,
+                              gaac_error *error)
 {
     gaac_histogram *histogram = NULL;
-    gaac_status     status = gaac_histogram_create(&histogram, &layout->shape, hook, error);
+    gaac_status status = gaac_histogram_create(&histogram, &layout->shape, hook, error);
     if (status != GAAC_OK)
         return status;
     for (size_t block = 0; block < blocks; block++)
@@ -27,18 +27,19 @@ static gaac_status measure_needs(const gaac_layout *layout, const gaac_block_sou
                                  uint32_t *needs, gaac_error *error)
 {
     const gaac_codec_config config = {layout->shape, GAAC_SCHEME_PRODUCTION, windows, 0, hook};
-    gaac_codec             *codec = NULL;
-    gaac_status             status = gaac_codec_create(&codec, &config, error);
+    gaac_codec *codec = NULL;
+    gaac_status status = gaac_codec_create(&codec, &config, error);
     if (status != GAAC_OK)
         return status;
     const size_t slot_bytes = codec->slot_bytes, entry_bytes = (size_t)codec->entry_count * sizeof(uint32_t) + 1;
-    uint8_t     *slot = gaac_calloc(hook, slot_bytes);
-    uint32_t    *entries = gaac_calloc(hook, entry_bytes);
+    uint8_t *slot = gaac_calloc(hook, slot_bytes);
+    uint32_t *entries = gaac_calloc(hook, entry_bytes);
     if (slot == NULL || entries == NULL)
         status = gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory to measure the capacity of a slot");
     for (size_t block = first; status == GAAC_OK && block < source->blocks; block++) {
         gaac_block_info info;
-        status = gaac_encode_raw_block(codec, source->get(source->context, block, scratch), slot, entries, &info, error);
+        status =
+            gaac_encode_raw_block(codec, source->get(source->context, block, scratch), slot, entries, &info, error);
         needs[block - first] = info.pool_bytes;
     }
     gaac_free(hook, slot, slot_bytes);
@@ -50,10 +51,9 @@ static gaac_status measure_needs(const gaac_layout *layout, const gaac_block_sou
 static gaac_status choose_capacity(const gaac_layout *layout, const gaac_block_source *source, uint8_t *scratch,
                                    const gaac_allocator *hook, uint32_t *pool_bytes, gaac_error *error)
 {
-    const size_t  first = source->blocks / 4, count = source->blocks - first;
+    const size_t first = source->blocks / 4, count = source->blocks - first;
     gaac_windows *early = NULL;
-    gaac_status   status =
-        windows_on(layout, source, first, GAAC_SCHEME_PRODUCTION, scratch, hook, &early, error);
+    gaac_status status = windows_on(layout, source, first, GAAC_SCHEME_PRODUCTION, scratch, hook, &early, error);
     uint32_t *needs = gaac_calloc(hook, count * sizeof *needs);
     if (status == GAAC_OK && needs == NULL)
         status = gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory to measure the capacity of a slot");
@@ -77,7 +77,7 @@ gaac_status gaac_calibrate_blocks(const gaac_layout *layout, const gaac_block_so
                          "%zu tokens are too few to calibrate on; give at least %d, better 4096",
                          source->blocks * GAAC_BLOCK_TOKENS, GAAC_MIN_CALIBRATION_BLOCKS * GAAC_BLOCK_TOKENS);
     const gaac_allocator hook = gaac_allocator_or_default(allocator);
-    uint8_t             *scratch = gaac_calloc(&hook, layout->raw_bytes);
+    uint8_t *scratch = gaac_calloc(&hook, layout->raw_bytes);
     if (scratch == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory to calibrate");
     gaac_status status = GAAC_OK;
@@ -92,7 +92,7 @@ gaac_status gaac_calibrate_blocks(const gaac_layout *layout, const gaac_block_so
 /* ---- on rows -------------------------------------------------------------------------------- */
 
 typedef struct rows_source {
-    const gaac_layout  *layout;
+    const gaac_layout *layout;
     const gaac_kv_rows *rows;
 } rows_source;
 
@@ -100,11 +100,11 @@ static const uint8_t *block_of_rows(void *context, size_t block, uint8_t *scratc
 {
     const rows_source *source = context;
     const gaac_kv_rows *rows = source->rows;
-    const size_t        token = block * GAAC_BLOCK_TOKENS;
+    const size_t token = block * GAAC_BLOCK_TOKENS;
     gaac_rows_to_raw_block(source->layout,
-                           &(gaac_kv_rows){rows->k + token * rows->k_token_stride, rows->v + token * rows->v_token_stride,
-                                           rows->k_token_stride, rows->k_head_stride, rows->v_token_stride,
-                                           rows->v_head_stride},
+                           &(gaac_kv_rows){rows->k + token * rows->k_token_stride,
+                                           rows->v + token * rows->v_token_stride, rows->k_token_stride,
+                                           rows->k_head_stride, rows->v_token_stride, rows->v_head_stride},
                            scratch);
     return scratch;
 }
@@ -119,7 +119,7 @@ gaac_status gaac_calibrate(const gaac_shape *shape, const gaac_kv_rows *rows, si
         return status;
     gaac_layout layout;
     gaac_layout_init(&layout, shape);
-    rows_source             context = {&layout, rows};
+    rows_source context = {&layout, rows};
     const gaac_block_source source = {block_of_rows, &context, tokens / GAAC_BLOCK_TOKENS};
     return gaac_calibrate_blocks(&layout, &source, scheme, allocator, windows, pool_bytes, error);
 }

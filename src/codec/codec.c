@@ -27,11 +27,11 @@ gaac_base_words gaac_codec_bases(const gaac_codec *codec, uint32_t head, const g
 }
 
 /* b4 of an element of a unit. */
-static uint32_t base_at(const gaac_codec *codec, uint32_t head, const gaac_unit *unit, gaac_part part,
-                        unsigned token, unsigned channel)
+static uint32_t base_at(const gaac_codec *codec, uint32_t head, const gaac_unit *unit, gaac_part part, unsigned token,
+                        unsigned channel)
 {
     const gaac_shape *shape = &codec->layout.shape;
-    const uint8_t    *table = codec->windows->table;
+    const uint8_t *table = codec->windows->table;
     if (part == GAAC_K)
         return table[(size_t)head * shape->head_dim_k + unit->channel + channel];
     table += (size_t)shape->kv_heads * shape->head_dim_k;
@@ -52,8 +52,7 @@ static void fill_part_bases(const gaac_codec *codec, uint32_t head, const gaac_u
             const unsigned s = part == GAAC_K ? r & 1 : r >> 1, b = part == GAAC_K ? r >> 1 : r & 1;
             const uint32_t base = base_at(codec, head, unit, part, token, channel);
             const unsigned bit = 7 + 8 * b + 16 * hi; /* B.hi: 31, wrapping */
-            words[gaac_word_offset(f / 4, 2 * (f % 4) + s, position) / 4] |=
-                bit == 31 ? base >> 1 : base << bit;
+            words[gaac_word_offset(f / 4, 2 * (f % 4) + s, position) / 4] |= bit == 31 ? base >> 1 : base << bit;
         }
 }
 
@@ -91,9 +90,8 @@ static gaac_status check_config(const gaac_codec_config *config, gaac_error *err
         return gaac_fail(error, GAAC_ERROR_MISMATCH, "the windows are for another shape or scheme");
     if (config->scheme == GAAC_SCHEME_PRODUCTION &&
         (config->pool_bytes % GAAC_SLOT_ALIGN != 0 || config->pool_bytes > GAAC_MAX_POOL_BYTES))
-        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT,
-                         "pool_bytes is %u; it must be a multiple of %d up to %d", config->pool_bytes, GAAC_SLOT_ALIGN,
-                         GAAC_MAX_POOL_BYTES);
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "pool_bytes is %u; it must be a multiple of %d up to %d",
+                         config->pool_bytes, GAAC_SLOT_ALIGN, GAAC_MAX_POOL_BYTES);
     return GAAC_OK;
 }
 
@@ -104,7 +102,7 @@ gaac_status gaac_codec_create(gaac_codec **codec, const gaac_codec_config *confi
     if (status != GAAC_OK)
         return status;
     const gaac_allocator hook = gaac_allocator_or_default(config->allocator);
-    gaac_codec          *made = gaac_calloc(&hook, sizeof *made);
+    gaac_codec *made = gaac_calloc(&hook, sizeof *made);
     if (made == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory for a codec");
     made->allocator = hook;

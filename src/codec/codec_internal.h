@@ -7,18 +7,18 @@
 
 struct gaac_windows {
     gaac_allocator allocator;
-    gaac_shape     shape;
-    gaac_scheme    scheme;
-    size_t         bytes;
-    uint8_t        table[]; /* order: gaac_windows_table */
+    gaac_shape shape;
+    gaac_scheme scheme;
+    size_t bytes;
+    uint8_t table[]; /* order: gaac_windows_table */
 };
 
 struct gaac_histogram {
     gaac_allocator allocator;
-    gaac_shape     shape;
-    uint64_t       tokens;
-    size_t         k_counters, v_counters;
-    uint32_t       counts[]; /* K [head][channel][256], then V [parity][head][channel][256] */
+    gaac_shape shape;
+    uint64_t tokens;
+    size_t k_counters, v_counters;
+    uint32_t counts[]; /* K [head][channel][256], then V [parity][head][channel][256] */
 };
 
 /* Block-level operations of a scheme. The production scheme's are in block.c, the paper's in paper.c. */
@@ -30,20 +30,20 @@ typedef struct gaac_scheme_ops {
 } gaac_scheme_ops;
 
 struct gaac_codec {
-    gaac_allocator         allocator;
+    gaac_allocator allocator;
     const gaac_scheme_ops *ops;
-    gaac_scheme            scheme;
-    gaac_layout            layout;      /* of the shape; production only: the slot's arithmetic */
-    uint32_t               pool_bytes;
-    uint32_t               slot_bytes;
-    uint32_t               entry_count;
-    gaac_windows          *windows;     /* own copy */
+    gaac_scheme scheme;
+    gaac_layout layout; /* of the shape; production only: the slot's arithmetic */
+    uint32_t pool_bytes;
+    uint32_t slot_bytes;
+    uint32_t entry_count;
+    gaac_windows *windows; /* own copy */
     /* Production: base words [head][coded unit]: K part then V part, hv * 256 words each (whichever the
      * unit has), 64-byte aligned. unit_bases[u] is where coded unit u starts inside a head's words. */
-    uint32_t              *bases;
-    size_t                 bases_bytes;
-    uint32_t               head_base_words;
-    uint32_t               unit_bases[GAAC_MAX_UNITS];
+    uint32_t *bases;
+    size_t bases_bytes;
+    uint32_t head_base_words;
+    uint32_t unit_bases[GAAC_MAX_UNITS];
 };
 
 extern const gaac_scheme_ops gaac_paper_ops;      /* paper.c: the three paper schemes */
@@ -62,8 +62,8 @@ gaac_base_words gaac_codec_bases(const gaac_codec *codec, uint32_t head, const g
  * the other way round: how the cache finalizes and reopens blocks. Same results as the calls on rows. */
 gaac_status gaac_encode_raw_block(const gaac_codec *codec, const uint8_t *raw, void *slot, uint32_t *entries,
                                   gaac_block_info *info, gaac_error *error);
-gaac_status gaac_decode_raw_block(const gaac_codec *codec, const void *slot, const uint32_t *entries,
-                                  uint8_t *raw, gaac_error *error);
+gaac_status gaac_decode_raw_block(const gaac_codec *codec, const void *slot, const uint32_t *entries, uint8_t *raw,
+                                  gaac_error *error);
 
 /* Raw blocks (raw_block.c): layout->raw_bytes, 64-byte aligned. A row has kv_heads * head_dim elements. */
 void gaac_rows_to_raw_block(const gaac_layout *layout, const gaac_kv_rows *rows, uint8_t *raw);
@@ -84,7 +84,7 @@ bool gaac_raw_block_finite(const gaac_layout *layout, const uint8_t *raw);
  * block to `scratch` (layout->raw_bytes) and return that. */
 typedef struct gaac_block_source {
     const uint8_t *(*get)(void *context, size_t block, uint8_t *scratch);
-    void  *context;
+    void *context;
     size_t blocks;
 } gaac_block_source;
 

@@ -9,16 +9,16 @@ static size_t histogram_bytes(const gaac_histogram *h)
     return sizeof *h + (h->k_counters + h->v_counters) * sizeof(uint32_t);
 }
 
-gaac_status gaac_histogram_create(gaac_histogram **histogram, const gaac_shape *shape,
-                                  const gaac_allocator *allocator, gaac_error *error)
+gaac_status gaac_histogram_create(gaac_histogram **histogram, const gaac_shape *shape, const gaac_allocator *allocator,
+                                  gaac_error *error)
 {
     *histogram = NULL;
     const gaac_status status = gaac_shape_check(shape, error);
     if (status != GAAC_OK)
         return status;
     const gaac_allocator hook = gaac_allocator_or_default(allocator);
-    const size_t         k_counters = (size_t)shape->kv_heads * shape->head_dim_k * 256;
-    const size_t         v_counters = (size_t)2 * shape->kv_heads * shape->head_dim_v * 256;
+    const size_t k_counters = (size_t)shape->kv_heads * shape->head_dim_k * 256;
+    const size_t v_counters = (size_t)2 * shape->kv_heads * shape->head_dim_v * 256;
     gaac_histogram *h = gaac_calloc(&hook, sizeof *h + (k_counters + v_counters) * sizeof(uint32_t));
     if (h == NULL)
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "no memory for the exponent histogram of a layer");
@@ -76,16 +76,18 @@ void gaac_histogram_add_raw_block(gaac_histogram *histogram, const gaac_layout *
     for (uint32_t head = 0; head < layout->shape.kv_heads; head++, raw += layout->head_raw_bytes)
         for (uint32_t u = 0; u < layout->units; u++) {
             const gaac_unit *unit = &layout->unit[u];
-            const uint16_t  *k = (const uint16_t *)(const void *)(raw + unit->raw_k_offset);
-            const uint16_t  *v = (const uint16_t *)(const void *)(raw + unit->raw_v_offset);
+            const uint16_t *k = (const uint16_t *)(const void *)(raw + unit->raw_k_offset);
+            const uint16_t *v = (const uint16_t *)(const void *)(raw + unit->raw_v_offset);
             for (unsigned channel = 0; channel < unit->channels; channel++)
                 for (unsigned token = 0; token < GAAC_BLOCK_TOKENS; token++) {
                     if (unit->has_k)
-                        gaac_histogram_k(histogram, head, unit->channel + channel)
-                            [exponent_of(k[gaac_k_index(unit->fragments, token, channel)])]++;
+                        gaac_histogram_k(histogram, head,
+                                         unit->channel +
+                                             channel)[exponent_of(k[gaac_k_index(unit->fragments, token, channel)])]++;
                     if (unit->has_v)
-                        gaac_histogram_v(histogram, token & 1, head, unit->channel + channel)
-                            [exponent_of(v[gaac_v_index(unit->fragments, token, channel)])]++;
+                        gaac_histogram_v(histogram, token & 1, head,
+                                         unit->channel +
+                                             channel)[exponent_of(v[gaac_v_index(unit->fragments, token, channel)])]++;
                 }
         }
     histogram->tokens += GAAC_BLOCK_TOKENS;
@@ -113,7 +115,7 @@ gaac_status gaac_histogram_counts(const gaac_histogram *histogram, gaac_part par
                                   uint64_t counts[256], gaac_error *error)
 {
     const gaac_shape *shape = &histogram->shape;
-    const uint32_t    head_dim = part == GAAC_K ? shape->head_dim_k : shape->head_dim_v;
+    const uint32_t head_dim = part == GAAC_K ? shape->head_dim_k : shape->head_dim_v;
     if (head >= shape->kv_heads || channel >= head_dim)
         return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "head %u, channel %u: the layer has %u heads of %u", head,
                          channel, shape->kv_heads, head_dim);

@@ -12,7 +12,7 @@ uint32_t gaac_choose_pool_bytes(const gaac_shape *shape, const uint32_t *pool_ne
      * not fit). A raw block also costs time and more traffic, hence the bound of 1% while any capacity
      * keeps it; past the largest capacity nothing can. */
     uint32_t best = layout.max_pool_bytes;
-    double   best_bytes = -1;
+    double best_bytes = -1;
     for (uint32_t pool = GAAC_SLOT_ALIGN; pool <= layout.max_pool_bytes; pool += GAAC_SLOT_ALIGN) {
         size_t raw = 0;
         for (size_t i = 0; i < count; i++)

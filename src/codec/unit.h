@@ -29,8 +29,8 @@ typedef bool gaac_expand_tags_fn(unsigned hv, unsigned parts, const uint8_t *var
 /* Decodes one part (K or V, as the function is named) into fragment order (hv * 2048 bytes, 64-byte
  * aligned), exceptions not yet applied. fixed: the part's hv * 1408 bytes, 64-byte aligned. tags: of the
  * whole unit; the function reads its own part. */
-typedef void gaac_decode_part_fn(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
-                                 gaac_base_words bases, uint16_t *fragments);
+typedef void gaac_decode_part_fn(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
+                                 uint16_t *fragments);
 
 /* What encoding a unit took. */
 typedef struct gaac_unit_info {
@@ -44,10 +44,9 @@ typedef struct gaac_unit_info {
  * its variable part. Returns false, with info filled and the outputs undefined, when the variable part
  * needs more than `capacity` bytes. Never writes outside the fixed parts and capacity. The part that
  * the unit lacks has NULL pointers. */
-typedef bool gaac_encode_unit_fn(unsigned hv, unsigned parts, const uint16_t *k_fragments,
-                                 const uint16_t *v_fragments, gaac_base_words k_bases, gaac_base_words v_bases,
-                                 uint8_t *k_fixed, uint8_t *v_fixed, uint8_t *variable, uint32_t capacity,
-                                 gaac_unit_info *info);
+typedef bool gaac_encode_unit_fn(unsigned hv, unsigned parts, const uint16_t *k_fragments, const uint16_t *v_fragments,
+                                 gaac_base_words k_bases, gaac_base_words v_bases, uint8_t *k_fixed, uint8_t *v_fixed,
+                                 uint8_t *variable, uint32_t capacity, gaac_unit_info *info);
 
 /* Moves one part of a unit between rows (element (token, channel) at rows[token * stride + channel])
  * and fragment order. fragments: number of fragments of the part (channels / 16). */
@@ -55,22 +54,21 @@ typedef void gaac_rows_to_fragments_fn(unsigned fragments, const uint16_t *rows,
 typedef void gaac_fragments_to_rows_fn(unsigned fragments, const uint16_t *in, uint16_t *rows, size_t stride);
 
 /* The definitions. */
-gaac_expand_tags_fn       gaac_expand_tags_c;
-gaac_decode_part_fn       gaac_decode_k_c, gaac_decode_v_c;
-gaac_encode_unit_fn       gaac_encode_unit_c;
+gaac_expand_tags_fn gaac_expand_tags_c;
+gaac_decode_part_fn gaac_decode_k_c, gaac_decode_v_c;
+gaac_encode_unit_fn gaac_encode_unit_c;
 gaac_rows_to_fragments_fn gaac_k_rows_to_fragments_c, gaac_v_rows_to_fragments_c;
 gaac_fragments_to_rows_fn gaac_k_fragments_to_rows_c, gaac_v_fragments_to_rows_c;
 
 /* Applies the exceptions of one part to decoded fragments: rare, so plain C serves every kernel set.
  * Bounded by `bytes`; returns false on what no encoder writes (fragments then hold some values). */
-bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes,
-                           uint16_t *fragments);
+bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, uint16_t *fragments);
 
 /* The codec's function table; src/cpu fills it for the machine. */
 typedef struct gaac_codec_kernels {
-    gaac_expand_tags_fn       *expand_tags;
-    gaac_decode_part_fn       *decode_part[2]; /* [gaac_part] */
-    gaac_encode_unit_fn       *encode_unit;
+    gaac_expand_tags_fn *expand_tags;
+    gaac_decode_part_fn *decode_part[2]; /* [gaac_part] */
+    gaac_encode_unit_fn *encode_unit;
     gaac_rows_to_fragments_fn *rows_to_fragments[2];
     gaac_fragments_to_rows_fn *fragments_to_rows[2];
 } gaac_codec_kernels;

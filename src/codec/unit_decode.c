@@ -125,8 +125,8 @@ bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable,
             return false;
         if ((gaac_part)(record >> 14 & 1) == part) {
             const unsigned register_index = record >> 9 & 15, hi = record >> 8 & 1, position = record >> 15 & 31;
-            uint16_t      *value = fragments + (4 * half + (register_index >> 2)) * GAAC_FRAGMENT_ELEMENTS +
-                              position * 8 + (register_index & 3) * 2 + hi;
+            uint16_t *value = fragments + (4 * half + (register_index >> 2)) * GAAC_FRAGMENT_ELEMENTS + position * 8 +
+                              (register_index & 3) * 2 + hi;
             *value = (uint16_t)((*value & 0x807f) | (record & 0xff) << 7);
         }
         if ((record & UINT32_C(0x80000000)) == 0)

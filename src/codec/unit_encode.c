@@ -5,9 +5,9 @@
 
 /* One element of a register pair: which of A.lo, A.hi, B.lo, B.hi. */
 typedef struct field {
-    unsigned b, hi;      /* of register pair A, B: which register, which half */
-    unsigned nibble;     /* lowest bit of its code nibble in T_j, for s = 0 */
-    unsigned group;      /* byte of the N word that its group has */
+    unsigned b, hi;          /* of register pair A, B: which register, which half */
+    unsigned nibble;         /* lowest bit of its code nibble in T_j, for s = 0 */
+    unsigned group;          /* byte of the N word that its group has */
     unsigned sign, mantissa; /* bits in the word w */
 } field;
 
@@ -64,7 +64,8 @@ static void put_nibble(lane_code *lane, unsigned j, unsigned bit, uint32_t nibbl
         else
             lane->codes[i] |= value << ((bit + i + home[i]) & 31);
     }
-    const unsigned top = j < 3 ? bit + 3 - j : bit + 3 + 1; /* N is shifted left by j for T_0..T_2, right by 1 for T_3 */
+    const unsigned top =
+        j < 3 ? bit + 3 - j : bit + 3 + 1; /* N is shifted left by j for T_0..T_2, right by 1 for T_3 */
     lane->n |= (nibble >> 3 & 1) << (top & 31);
 }
 
@@ -77,7 +78,7 @@ static unsigned find_wide_groups(gaac_part part, const uint16_t *fragments, unsi
         const uint32_t base = bases[gaac_word_offset(h, k, position) / 4];
         for (unsigned i = 0; i < 4; i++) {
             const field *f = &fields[i];
-            const int    d = (element(part, fragments, h, position, k, f) >> 7 & 0xff) - base_of(base, f);
+            const int d = (element(part, fragments, h, position, k, f) >> 7 & 0xff) - base_of(base, f);
             if (d >= 0 && d < 16 && (d < shift_of(f) || d >= shift_of(f) + 8))
                 wide |= 1u << f->group;
         }
@@ -85,25 +86,25 @@ static unsigned find_wide_groups(gaac_part part, const uint16_t *fragments, unsi
     return wide;
 }
 
-static void encode_lane(gaac_part part, const uint16_t *fragments, unsigned h, unsigned position,
-                        gaac_base_words bases, lane_code *lane)
+static void encode_lane(gaac_part part, const uint16_t *fragments, unsigned h, unsigned position, gaac_base_words bases,
+                        lane_code *lane)
 {
     memset(lane, 0, sizeof *lane);
     lane->stored = find_wide_groups(part, fragments, h, position, bases);
     for (unsigned k = 0; k < 8; k++) {
         const uint32_t base = bases[gaac_word_offset(h, k, position) / 4];
         for (unsigned i = 0; i < 4; i++) {
-            const field   *f = &fields[i];
+            const field *f = &fields[i];
             const uint32_t value = element(part, fragments, h, position, k, f);
             const uint32_t exponent = value >> 7 & 0xff;
-            const int      d = (int)exponent - base_of(base, f);
+            const int d = (int)exponent - base_of(base, f);
             lane->words[k] |= (value & 0x7f) << f->mantissa | (value >> 15) << f->sign;
             uint32_t nibble = lane->stored >> f->group & 1 ? (uint32_t)d : 8 + (uint32_t)(d - shift_of(f));
             if (d < 0 || d >= 16) {
                 nibble = 8;
                 const unsigned register_index = 4 * (k >> 1) + register_of(part, k & 1, f->b);
-                lane->records[lane->exceptions++] = exponent | f->hi << 8 | register_index << 9 | h << 13 |
-                                                    (uint32_t)part << 14 | position << 15;
+                lane->records[lane->exceptions++] =
+                    exponent | f->hi << 8 | register_index << 9 | h << 13 | (uint32_t)part << 14 | position << 15;
             }
             put_nibble(lane, k >> 1, f->nibble + 4 * (k & 1), nibble);
         }
@@ -125,8 +126,8 @@ static void store_lane(unsigned hv, unsigned h, unsigned position, const lane_co
 
 /* The variable part as it grows: tags and N bytes from the start, exceptions kept until the end is known. */
 typedef struct variable_part {
-    uint8_t  tags[GAAC_MAX_HV * GAAC_TAG_BYTES];
-    uint8_t  n[2 * GAAC_MAX_HV * 128];
+    uint8_t tags[GAAC_MAX_HV * GAAC_TAG_BYTES];
+    uint8_t n[2 * GAAC_MAX_HV * 128];
     uint32_t n_count;
     uint32_t exceptions[GAAC_MAX_UNIT_POOL / 4];
     uint32_t exception_count; /* may pass the array's size: then nothing fits */
@@ -170,10 +171,10 @@ bool gaac_encode_unit_c(unsigned hv, unsigned parts, const uint16_t *k_fragments
                         gaac_base_words k_bases, gaac_base_words v_bases, uint8_t *k_fixed, uint8_t *v_fixed,
                         uint8_t *variable, uint32_t capacity, gaac_unit_info *info)
 {
-    const uint16_t       *fragments[2] = {k_fragments, v_fragments};
+    const uint16_t *fragments[2] = {k_fragments, v_fragments};
     const gaac_base_words bases[2] = {k_bases, v_bases};
-    uint8_t *const        fixed[2] = {k_fixed, v_fixed};
-    variable_part         out;
+    uint8_t *const fixed[2] = {k_fixed, v_fixed};
+    variable_part out;
     memset(&out, 0, sizeof out);
     /* Stored N bytes keep lane order, so that a GPU's warp finds them by a prefix sum over its lanes. */
     for (unsigned number = 0; number < GAAC_LANES; number++) {

@@ -41,15 +41,15 @@ static size_t table_copies(gaac_scheme scheme, gaac_part part)
 
 size_t gaac_windows_table_bytes(const gaac_shape *shape, gaac_scheme scheme)
 {
-    return shape->kv_heads * (table_copies(scheme, GAAC_K) * shape->head_dim_k +
-                              table_copies(scheme, GAAC_V) * shape->head_dim_v);
+    return shape->kv_heads *
+           (table_copies(scheme, GAAC_K) * shape->head_dim_k + table_copies(scheme, GAAC_V) * shape->head_dim_v);
 }
 
 static gaac_windows *allocate_windows(const gaac_shape *shape, gaac_scheme scheme, const gaac_allocator *allocator)
 {
     const gaac_allocator hook = gaac_allocator_or_default(allocator);
-    const size_t         bytes = gaac_windows_table_bytes(shape, scheme);
-    gaac_windows        *windows = gaac_calloc(&hook, sizeof *windows + bytes);
+    const size_t bytes = gaac_windows_table_bytes(shape, scheme);
+    gaac_windows *windows = gaac_calloc(&hook, sizeof *windows + bytes);
     if (windows != NULL) {
         windows->allocator = hook;
         windows->shape = *shape;
@@ -82,12 +82,12 @@ static uint8_t choose_base(const uint64_t counts[256], bool wraps, double weight
     for (unsigned i = 0; i < 256; i++)
         before[i + 1] = before[i] + counts[i];
     const unsigned shift = gaac_window_shift(wraps), step = wraps ? 2 : 1;
-    double         best_cost = -1;
-    unsigned       best = 0;
+    double best_cost = -1;
+    unsigned best = 0;
     for (unsigned base = 0; base <= GAAC_WINDOW_MAX_BASE; base += step) {
         const uint64_t wide = before[base + 16] - before[base];
         const uint64_t narrow = before[base + shift + 8] - before[base + shift];
-        const double   cost = (double)(wide - narrow) + weight * (double)(before[256] - wide);
+        const double cost = (double)(wide - narrow) + weight * (double)(before[256] - wide);
         if (best_cost < 0 || cost < best_cost) {
             best_cost = cost;
             best = base;
@@ -105,8 +105,8 @@ static void widen(const uint32_t *counts, uint64_t out[256])
 static void choose_production(const gaac_histogram *histogram, gaac_windows *windows, double weight)
 {
     gaac_histogram *h = (gaac_histogram *)(uintptr_t)histogram; /* read only */
-    const uint32_t  heads = h->shape.kv_heads, k_dim = h->shape.head_dim_k, v_dim = h->shape.head_dim_v;
-    uint8_t        *k_table = windows->table, *v_table = k_table + (size_t)heads * k_dim;
+    const uint32_t heads = h->shape.kv_heads, k_dim = h->shape.head_dim_k, v_dim = h->shape.head_dim_v;
+    uint8_t *k_table = windows->table, *v_table = k_table + (size_t)heads * k_dim;
     for (uint32_t head = 0; head < heads; head++) {
         for (uint32_t channel = 0; channel < k_dim; channel++) {
             uint64_t counts[256] = {0};
@@ -150,11 +150,11 @@ static gaac_status check_production(const gaac_windows *windows, gaac_error *err
 {
     const uint32_t heads = windows->shape.kv_heads, k_dim = windows->shape.head_dim_k;
     const uint32_t v_dim = windows->shape.head_dim_v;
-    const size_t   k_bases = (size_t)heads * k_dim;
+    const size_t k_bases = (size_t)heads * k_dim;
     for (size_t i = 0; i < windows->bytes; i++) {
-        const bool wraps = i < k_bases ? gaac_k_wraps((unsigned)(i % k_dim))
-                                       : gaac_v_wraps((i - k_bases) / ((size_t)heads * v_dim) != 0,
-                                                      (unsigned)((i - k_bases) % v_dim));
+        const bool wraps =
+            i < k_bases ? gaac_k_wraps((unsigned)(i % k_dim))
+                        : gaac_v_wraps((i - k_bases) / ((size_t)heads * v_dim) != 0, (unsigned)((i - k_bases) % v_dim));
         if (windows->table[i] > GAAC_WINDOW_MAX_BASE || (wraps && windows->table[i] % 2 != 0))
             return gaac_fail(error, GAAC_ERROR_CORRUPT, "window base %u at %zu of the table is out of range",
                              windows->table[i], i);

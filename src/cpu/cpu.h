@@ -10,7 +10,7 @@ typedef enum gaac_isa { GAAC_ISA_C = 0, GAAC_ISA_AVX2, GAAC_ISA_AVX512, GAAC_ISA
 
 /* What this machine can run, without the environment's cap. GAAC_ISA_C everywhere but x86-64.
  * AVX2 means AVX2, FMA, BMI2, F16C; AVX512 means F, BW, VL, DQ, VBMI, VBMI2; AVX512BF16 adds BF16. */
-bool        gaac_isa_supported(gaac_isa isa);
+bool gaac_isa_supported(gaac_isa isa);
 const char *gaac_isa_name(gaac_isa isa);
 
 /* The tables for one instruction set, for tests and benchmarks: what that set lacks of its own comes
@@ -18,7 +18,7 @@ const char *gaac_isa_name(gaac_isa isa);
 void gaac_cpu_tables(gaac_isa isa, gaac_codec_kernels *codec, gaac_attention_kernels *attention);
 
 /* The tables in use. Thread-safe; the same pointers for the life of the process. */
-const gaac_codec_kernels     *gaac_cpu_codec(void);
+const gaac_codec_kernels *gaac_cpu_codec(void);
 const gaac_attention_kernels *gaac_cpu_attention(void);
 
 /* Each overrides the entries that it has. Only called when the set is supported. */

@@ -41,15 +41,14 @@ static void list_units(gaac_layout *layout)
 /* Bytes of one part in a slot's fixed area. */
 static uint32_t part_fixed_bytes(const gaac_unit *unit)
 {
-    return unit->hv > 0 ? unit->hv * (uint32_t)GAAC_PART_FIXED_BYTES
-                        : unit->fragments * (uint32_t)GAAC_FRAGMENT_BYTES;
+    return unit->hv > 0 ? unit->hv * (uint32_t)GAAC_PART_FIXED_BYTES : unit->fragments * (uint32_t)GAAC_FRAGMENT_BYTES;
 }
 
 static void place_parts(gaac_layout *layout)
 {
     uint32_t fixed = 0, raw = 0;
     for (uint32_t u = 0; u < layout->units; u++) {
-        gaac_unit     *unit = &layout->unit[u];
+        gaac_unit *unit = &layout->unit[u];
         const uint32_t fixed_part = part_fixed_bytes(unit);
         const uint32_t raw_part = unit->fragments * (uint32_t)GAAC_FRAGMENT_BYTES;
         unit->fixed_offset = fixed;
@@ -77,7 +76,7 @@ static void bound_pool(gaac_layout *layout)
     uint32_t head_pool = 0, halves = 0;
     for (uint32_t u = 0; u < layout->units; u++) {
         const gaac_unit *unit = &layout->unit[u];
-        const uint32_t   parts = (uint32_t)unit->has_k + unit->has_v;
+        const uint32_t parts = (uint32_t)unit->has_k + unit->has_v;
         if (unit->hv == 0)
             continue;
         halves += unit->hv * parts;

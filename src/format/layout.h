@@ -6,10 +6,10 @@
 #include "gaac/common.h"
 
 enum {
-    GAAC_LANES = 32,                 /* positions of every stream: a warp's lanes, permuted */
-    GAAC_HALF_CHANNELS = 64,         /* channels of a half */
-    GAAC_FRAGMENT_CHANNELS = 16,     /* channels that one fragment of 16 tokens holds */
-    GAAC_FRAGMENT_BYTES = 512,       /* 32 lanes x 4 registers x 2 BF16 */
+    GAAC_LANES = 32,             /* positions of every stream: a warp's lanes, permuted */
+    GAAC_HALF_CHANNELS = 64,     /* channels of a half */
+    GAAC_FRAGMENT_CHANNELS = 16, /* channels that one fragment of 16 tokens holds */
+    GAAC_FRAGMENT_BYTES = 512,   /* 32 lanes x 4 registers x 2 BF16 */
     GAAC_FRAGMENT_ELEMENTS = 256,
     GAAC_PART_FIXED_BYTES = 1408,    /* fixed bytes a half of K or of V: words 1024, codes 384 */
     GAAC_WORD_BYTES = 1024,          /* of those, sign and mantissa words */
@@ -25,36 +25,36 @@ enum {
                                         ones, where a raw block would cost far more than the records do. */
     GAAC_MAX_HV = 2,                 /* halves of a unit */
     GAAC_MAX_UNITS = 2 * (GAAC_MAX_HEAD_DIM / 128) + 4, /* units of one head, K and V apart */
-    GAAC_WINDOW_MAX_BASE = 240,      /* largest b4 */
+    GAAC_WINDOW_MAX_BASE = 240,                         /* largest b4 */
 };
 
 /* A run of channels of one head that is coded or stored as one piece. hv 1 or 2: a coded unit of 64 or
  * 128 channels; hv 0: a raw remainder of 16-48 channels. When head_dim_k == head_dim_v every unit
  * holds K and V; otherwise K units and V units stand apart (K's first). */
 typedef struct gaac_unit {
-    uint8_t  hv;
-    uint8_t  fragments;      /* of each part: channels / 16 */
-    bool     has_k, has_v;
-    uint16_t channel;        /* first channel, inside the head */
+    uint8_t hv;
+    uint8_t fragments; /* of each part: channels / 16 */
+    bool has_k, has_v;
+    uint16_t channel; /* first channel, inside the head */
     uint16_t channels;
     uint32_t fixed_offset;   /* of its K part (or V, without K), inside the head's fixed area */
     uint32_t fixed_v_offset; /* of its V part, inside the head's fixed area */
     uint32_t raw_k_offset;   /* of its K fragments, inside the head's part of a raw block */
     uint32_t raw_v_offset;
-    uint32_t entry;          /* index among the head's coded units (entries); unused for hv 0 */
+    uint32_t entry; /* index among the head's coded units (entries); unused for hv 0 */
 } gaac_unit;
 
 typedef struct gaac_layout {
     gaac_shape shape;
-    uint32_t   units;            /* of one head */
-    uint32_t   coded_units;      /* those with hv > 0: table entries a head */
-    gaac_unit  unit[GAAC_MAX_UNITS];
-    uint32_t   head_fixed_bytes; /* multiple of 128 */
-    uint32_t   fixed_bytes;      /* all heads: where the pool starts */
-    uint32_t   head_raw_bytes;
-    uint32_t   raw_bytes;        /* of a raw block: all heads */
-    uint32_t   max_pool_bytes;   /* pool that the largest codable block can need */
-    uint32_t   max_exceptions;   /* of a block: more stay raw */
+    uint32_t units;       /* of one head */
+    uint32_t coded_units; /* those with hv > 0: table entries a head */
+    gaac_unit unit[GAAC_MAX_UNITS];
+    uint32_t head_fixed_bytes; /* multiple of 128 */
+    uint32_t fixed_bytes;      /* all heads: where the pool starts */
+    uint32_t head_raw_bytes;
+    uint32_t raw_bytes;      /* of a raw block: all heads */
+    uint32_t max_pool_bytes; /* pool that the largest codable block can need */
+    uint32_t max_exceptions; /* of a block: more stay raw */
 } gaac_layout;
 
 /* shape must have passed gaac_shape_check. */
@@ -70,16 +70,28 @@ static inline uint32_t gaac_entry_make(uint32_t offset, uint32_t length, uint32_
 {
     return offset / 16 | (length / 16) << GAAC_ENTRY_LENGTH_SHIFT | exceptions << GAAC_ENTRY_EXCEPTION_SHIFT;
 }
-static inline uint32_t gaac_entry_offset(uint32_t entry) { return (entry & 0xfff) * 16; }
-static inline uint32_t gaac_entry_length(uint32_t entry) { return (entry >> GAAC_ENTRY_LENGTH_SHIFT & 0xff) * 16; }
-static inline uint32_t gaac_entry_exceptions(uint32_t entry) { return entry >> GAAC_ENTRY_EXCEPTION_SHIFT & 0xf; }
+static inline uint32_t gaac_entry_offset(uint32_t entry)
+{
+    return (entry & 0xfff) * 16;
+}
+static inline uint32_t gaac_entry_length(uint32_t entry)
+{
+    return (entry >> GAAC_ENTRY_LENGTH_SHIFT & 0xff) * 16;
+}
+static inline uint32_t gaac_entry_exceptions(uint32_t entry)
+{
+    return entry >> GAAC_ENTRY_EXCEPTION_SHIFT & 0xf;
+}
 
 /* ---- element maps --------------------------------------------------------------------------- *
  * Lane = 4g + t, g = 0..7, t = 0..3. A 32-bit register holds two BF16 values, lo and hi. Fragment f
  * of a unit holds four registers a lane, a0..a3, as mma.m16n8k16 wants its A operand. */
 
 /* Position of lane (g, t) in every stream: four consecutive positions share t. */
-static inline unsigned gaac_position(unsigned g, unsigned t) { return 8 * t + (g ^ 2 * t); }
+static inline unsigned gaac_position(unsigned g, unsigned t)
+{
+    return 8 * t + (g ^ 2 * t);
+}
 
 /* Element index (BF16) of register r, half hi of fragment f at lane (g, t), in fragment order. */
 static inline unsigned gaac_fragment_index(unsigned f, unsigned g, unsigned t, unsigned r, unsigned hi)
@@ -120,8 +132,17 @@ static inline unsigned gaac_code_offset(unsigned hv, unsigned h, unsigned i, uns
 
 /* Nested windows: the 4-bit window is [b4, b4 + 15]; the 3-bit one [b4 + k, b4 + k + 7] with k = 7,
  * or 6 in the field that wraps round bit 31 (B.hi), whose b4 must be even. */
-static inline bool     gaac_k_wraps(unsigned channel) { return (channel & 3) == 3; }
-static inline bool     gaac_v_wraps(unsigned token, unsigned channel) { return (token & 1) && (channel & 1); }
-static inline unsigned gaac_window_shift(bool wraps) { return wraps ? 6 : 7; }
+static inline bool gaac_k_wraps(unsigned channel)
+{
+    return (channel & 3) == 3;
+}
+static inline bool gaac_v_wraps(unsigned token, unsigned channel)
+{
+    return (token & 1) && (channel & 1);
+}
+static inline unsigned gaac_window_shift(bool wraps)
+{
+    return wraps ? 6 : 7;
+}
 
 #endif

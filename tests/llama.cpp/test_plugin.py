@@ -80,8 +80,10 @@ class Operations(Case):
 class SaveLoad(Case):
     def test_save_load_state(self):
         code, output = host().run("test-save-load-state", "-m", host().model, *GAAC, "-t", 2)
+        # Not its closing line: the program's logging thread may lose what comes last. Its exit code is the verdict.
         self.assertEqual(code, 0, output[-3000:])
-        self.assertIn("All tests passed", output)
+        self.assertNotIn("FAIL", output)
+        self.assertGreaterEqual(output.count("PASS"), 7)
         # Its last part runs without flash attention: that one is stock's, and said so.
         self.one_line(output, "flash attention is off")
 
