@@ -76,7 +76,7 @@ static void tell_failure(const host_tensor *node, gaac_status status, const gaac
 {
     const char *what = host.call.op_name(node->op);
     if (status == GAAC_ERROR_MEMORY_LIMIT)
-        notice("the KV cache is full (%s): %s; raise GAAC_MEMORY or use a smaller -c or -np", what, error->message);
+        notice("the KV cache is full (%s): %s (GAAC_MEMORY, or a smaller -c or -np)", what, error->message);
     else
         notice("%s of %s failed: %s", what, node->name, error->message);
 }

@@ -349,12 +349,18 @@ static void print_summary(const snapshot *now)
                "-ctk bf16 -ctv bf16 and without --no-kv-offload");
         return;
     }
-    notice("%" PRIu64 " cells, KV %.1f MiB as BF16, %.1f MiB resident; finalized part %.3fx smaller (code alone "
-           "%.3fx), %" PRIu64 " blocks coded, %" PRIu64 " fallbacks, %u epochs%s",
-           now->cells, (double)now->bytes_bf16 / 1048576, (double)cache->bytes_resident / 1048576,
-           ratio(cache->bytes_finalized_bf16, cache->bytes_finalized_resident),
-           ratio(cache->bytes_finalized_bf16, cache->bytes_finalized_code), cache->blocks_coded, cache->fallbacks,
-           cache->epochs, config.mode == GAAC_CACHE_RAW ? " (GAAC_MODE=raw: nothing is coded)" : "");
+    char coded[160] = "nothing coded yet";
+    if (config.mode == GAAC_CACHE_RAW)
+        snprintf(coded, sizeof coded, "GAAC_MODE=raw: nothing is coded");
+    else if (cache->bytes_finalized_bf16 > 0)
+        snprintf(coded, sizeof coded,
+                 "finalized part %.3fx smaller (code alone %.3fx), %" PRIu64 " blocks coded, %" PRIu64
+                 " fallbacks, %u epochs",
+                 ratio(cache->bytes_finalized_bf16, cache->bytes_finalized_resident),
+                 ratio(cache->bytes_finalized_bf16, cache->bytes_finalized_code), cache->blocks_coded, cache->fallbacks,
+                 cache->epochs);
+    notice("%" PRIu64 " cells, KV %.1f MiB as BF16, %.1f MiB resident; %s", now->cells,
+           (double)now->bytes_bf16 / 1048576, (double)cache->bytes_resident / 1048576, coded);
 }
 
 void stats_at_exit(void)

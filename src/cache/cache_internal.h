@@ -11,6 +11,7 @@ enum {
     GAAC_MAX_POOLS = 192,
     GAAC_DEFAULT_CALIBRATION = 1024, /* tokens that wait raw for the first windows of a cache's own */
     GAAC_RECENT_BLOCKS = 256,        /* finalized blocks (4096 tokens) that a later epoch calibrates on */
+    GAAC_MAX_PATIENCE = 4096,        /* most finalized blocks (65536 tokens) that one epoch has to last */
     GAAC_DRIFT_WINDOW = 64,          /* finalized blocks between two looks at the fallbacks */
     GAAC_DRIFT_FALLBACKS = 4,        /* in a window: 6% raw cost more than a new epoch's tables */
     GAAC_REOPENED_BLOCKS = 64,       /* blocks of a layer that may wait, reopened, for the rest of a rewrite */

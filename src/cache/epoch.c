@@ -62,7 +62,9 @@ static gaac_status begin_epoch(gaac_cache *cache, gaac_layer *layer, const gaac_
     layer->epochs_made++;
     layer->finalized_at_epoch = layer->finalized;
     layer->window_fallbacks = 0;
-    layer->patience = layer->patience == 0 ? GAAC_RECENT_BLOCKS : 2 * layer->patience;
+    layer->patience = layer->patience == 0                  ? GAAC_RECENT_BLOCKS
+                      : layer->patience < GAAC_MAX_PATIENCE ? 2 * layer->patience
+                                                            : layer->patience;
     return GAAC_OK;
 }
 
