@@ -58,6 +58,14 @@ INLINE __m512 widen_hi(__m512i pairs)
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int32_t)0xffff0000)));
 }
 
+/* A vector of a row's results: what is there times the row's factor (1 for scores), plus a step's sum. */
+INLINE void add_to(float *to, const float *factor, __m512 sum)
+{
+    const __m512 before = _mm512_load_ps(to);
+    _mm512_store_ps(to, factor != NULL ? _mm512_fmadd_ps(before, _mm512_set1_ps(*factor), sum)
+                                       : _mm512_add_ps(before, sum));
+}
+
 /* Line number `line` of what the next step reads. */
 INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned line)
 {
@@ -69,14 +77,16 @@ INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned line)
 
 /* ---- many rows: a panel and a block of a matrix product --------------------------------------- */
 
-/* c[rows][vectors * 16] += a[rows][depth] * b[depth][vectors * 16]. */
+/* c[rows][vectors * 16] = c * factors[row] (1 without factors) + a[rows][depth] * b[depth][vectors * 16]. The products
+ * are summed apart and added once: over a long context a running sum would lose low bits at every token, this way only
+ * at every step. */
 INLINE void multiply(const unsigned rows, const unsigned vectors, size_t depth, const float *a, size_t a_stride,
-                     const float *b, size_t b_stride, float *c, size_t c_stride)
+                     const float *b, size_t b_stride, const float *factors, float *c, size_t c_stride)
 {
     __m512 sum[MAX_ROWS][MAX_VECTORS];
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned v = 0; v < vectors; v++)
-            sum[r][v] = _mm512_load_ps(c + r * c_stride + v * VECTOR);
+            sum[r][v] = _mm512_setzero_ps();
     }
     for (size_t d = 0; d < depth; d++, b += b_stride) {
         __m512 line[MAX_VECTORS];
@@ -90,48 +100,49 @@ INLINE void multiply(const unsigned rows, const unsigned vectors, size_t depth, 
     }
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned v = 0; v < vectors; v++)
-            _mm512_store_ps(c + r * c_stride + v * VECTOR, sum[r][v]);
+            add_to(c + r * c_stride + v * VECTOR, factors != NULL ? factors + r : NULL, sum[r][v]);
     }
 }
 
 /* The same for a panel of any width, for up to MAX_ROWS rows. */
 INLINE void multiply_wide(const unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
-                          const float *b, size_t b_stride, float *c, size_t c_stride)
+                          const float *b, size_t b_stride, const float *factors, float *c, size_t c_stride)
 {
     for (; vectors >= 4; vectors -= 4, b += 4 * VECTOR, c += 4 * VECTOR)
-        multiply(rows, 4, depth, a, a_stride, b, b_stride, c, c_stride);
+        multiply(rows, 4, depth, a, a_stride, b, b_stride, factors, c, c_stride);
     if (vectors >= 2) {
-        multiply(rows, 2, depth, a, a_stride, b, b_stride, c, c_stride);
+        multiply(rows, 2, depth, a, a_stride, b, b_stride, factors, c, c_stride);
         b += 2 * VECTOR;
         c += 2 * VECTOR;
     }
     if (vectors & 1)
-        multiply(rows, 1, depth, a, a_stride, b, b_stride, c, c_stride);
+        multiply(rows, 1, depth, a, a_stride, b, b_stride, factors, c, c_stride);
 }
 
 /* At least PANEL_ROWS rows, in blocks of nearly equal size: a block of one row would wait for its own sums. */
 static void multiply_rows(unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
-                          const float *b, size_t b_stride, float *c, size_t c_stride)
+                          const float *b, size_t b_stride, const float *factors, float *c, size_t c_stride)
 {
     for (unsigned blocks = (rows + MAX_ROWS - 1) / MAX_ROWS; blocks > 0; blocks--) {
         const unsigned n = rows / blocks;
         switch (n) {
         case 6:
-            multiply_wide(6, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            multiply_wide(6, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
             break;
         case 5:
-            multiply_wide(5, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            multiply_wide(5, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
             break;
         case 4:
-            multiply_wide(4, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            multiply_wide(4, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
             break;
         default:
-            multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
+            multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
             break;
         }
         rows -= n;
         a += n * a_stride;
         c += n * c_stride;
+        factors = factors != NULL ? factors + n : NULL;
     }
 }
 
@@ -178,12 +189,12 @@ static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *pan
 
 /* Weighs `n` fragments from f on for `rows` rows without a panel. */
 INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, const gaac_step_tiles *tiles,
-                         const float *weights, float *acc, size_t acc_stride)
+                         const float *weights, const float *factors, float *acc, size_t acc_stride)
 {
     __m512 sum[DIRECT_ROWS][MAX_VECTORS];
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned v = 0; v < n; v++)
-            sum[r][v] = _mm512_load_ps(acc + r * acc_stride + v * VECTOR);
+            sum[r][v] = _mm512_setzero_ps();
     }
     /* One loop over the step's token pairs, so that it stays rolled and its body in registers. */
     for (unsigned pair = 0; pair < GAAC_STEP_TOKENS / 2; pair++, weights += 2) {
@@ -203,76 +214,65 @@ INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, cons
     }
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned v = 0; v < n; v++)
-            _mm512_store_ps(acc + r * acc_stride + v * VECTOR, sum[r][v]);
+            add_to(acc + r * acc_stride + v * VECTOR, factors + r, sum[r][v]);
     }
 }
 
 INLINE void weigh_pass(const unsigned rows, unsigned fragments, const gaac_step_tiles *tiles, const float *weights,
-                       float *acc, size_t acc_stride)
+                       const float *factors, float *acc, size_t acc_stride)
 {
     unsigned f = 0;
     for (; f + 4 <= fragments; f += 4)
-        weigh_direct(rows, 4, f, tiles, weights, acc + f * VECTOR, acc_stride);
+        weigh_direct(rows, 4, f, tiles, weights, factors, acc + f * VECTOR, acc_stride);
     for (; f < fragments; f++)
-        weigh_direct(rows, 1, f, tiles, weights, acc + f * VECTOR, acc_stride);
+        weigh_direct(rows, 1, f, tiles, weights, factors, acc + f * VECTOR, acc_stride);
 }
 
 /* Fewer than PANEL_ROWS rows, in passes of nearly equal size. */
-static void weigh_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights, float *acc,
-                      size_t acc_stride)
+static void weigh_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
+                      const float *factors, float *acc, size_t acc_stride)
 {
     gaac_step_tiles now = *tiles;
     for (unsigned passes = (rows + DIRECT_ROWS - 1) / DIRECT_ROWS; passes > 0; passes--) {
         const unsigned n = rows / passes;
         switch (n) {
         case 1:
-            weigh_pass(1, fragments, &now, weights, acc, acc_stride);
+            weigh_pass(1, fragments, &now, weights, factors, acc, acc_stride);
             break;
         case 2:
-            weigh_pass(2, fragments, &now, weights, acc, acc_stride);
+            weigh_pass(2, fragments, &now, weights, factors, acc, acc_stride);
             break;
         case 3:
-            weigh_pass(3, fragments, &now, weights, acc, acc_stride);
+            weigh_pass(3, fragments, &now, weights, factors, acc, acc_stride);
             break;
         default:
-            weigh_pass(4, fragments, &now, weights, acc, acc_stride);
+            weigh_pass(4, fragments, &now, weights, factors, acc, acc_stride);
             break;
         }
         now.ahead_lines = 0; /* once is enough */
         rows -= n;
         weights += (size_t)n * GAAC_STEP_TOKENS;
+        factors += n;
         acc += n * acc_stride;
     }
 }
 
-static void scale_rows(unsigned rows, unsigned fragments, const float *factors, float *acc, size_t acc_stride)
-{
-    for (unsigned r = 0; r < rows; r++, acc += acc_stride) {
-        if (factors[r] == 1)
-            continue;
-        const __m512 factor = _mm512_set1_ps(factors[r]);
-        for (unsigned f = 0; f < fragments; f++)
-            _mm512_store_ps(acc + f * VECTOR, _mm512_mul_ps(_mm512_load_ps(acc + f * VECTOR), factor));
-    }
-}
-
 static void weigh_many(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
-                       float *acc, size_t acc_stride)
+                       const float *factors, float *acc, size_t acc_stride)
 {
     _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
     v_panel(fragments, tiles, panel);
-    multiply_rows(rows, fragments, GAAC_STEP_TOKENS, weights, GAAC_STEP_TOKENS, panel, (size_t)fragments * VECTOR, acc,
-                  acc_stride);
+    multiply_rows(rows, fragments, GAAC_STEP_TOKENS, weights, GAAC_STEP_TOKENS, panel, (size_t)fragments * VECTOR,
+                  factors, acc, acc_stride);
 }
 
 static void weigh_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
                          const float *factors, float *acc, size_t acc_stride)
 {
-    scale_rows(rows, fragments, factors, acc, acc_stride);
     if (rows < PANEL_ROWS)
-        weigh_few(fragments, tiles, rows, weights, acc, acc_stride);
+        weigh_few(fragments, tiles, rows, weights, factors, acc, acc_stride);
     else
-        weigh_many(fragments, tiles, rows, weights, acc, acc_stride);
+        weigh_many(fragments, tiles, rows, weights, factors, acc, acc_stride);
 }
 
 /* Scores of up to DIRECT_ROWS rows without a panel. */
@@ -282,7 +282,7 @@ INLINE void score_direct(const unsigned rows, unsigned fragments, const gaac_ste
     __m512 sum[DIRECT_ROWS][GAAC_STEP_TILES];
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            sum[r][i] = _mm512_load_ps(scores + r * GAAC_STEP_TOKENS + i * VECTOR);
+            sum[r][i] = _mm512_setzero_ps();
     }
     for (unsigned pair = 0; pair < fragments * GAAC_FRAGMENT_CHANNELS / 2; pair++, q += 2) {
         const unsigned f = pair / 8, t = pair >> 1 & 3;
@@ -299,7 +299,7 @@ INLINE void score_direct(const unsigned rows, unsigned fragments, const gaac_ste
     }
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            _mm512_store_ps(scores + r * GAAC_STEP_TOKENS + i * VECTOR, sum[r][i]);
+            add_to(scores + r * GAAC_STEP_TOKENS + i * VECTOR, NULL, sum[r][i]);
     }
 }
 
@@ -309,7 +309,7 @@ static void score_many(unsigned fragments, const gaac_step_tiles *tiles, unsigne
     _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
     k_panel(fragments, tiles, panel);
     multiply_rows(rows, GAAC_STEP_TILES, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q, q_stride, panel,
-                  GAAC_STEP_TOKENS, scores, GAAC_STEP_TOKENS);
+                  GAAC_STEP_TOKENS, NULL, scores, GAAC_STEP_TOKENS);
 }
 
 /* Fewer than PANEL_ROWS rows, in passes of nearly equal size. */
