@@ -1,4 +1,5 @@
 /* The choice of the instruction set: against what the system says, and under GAAC_CPU. */
+#include "attention/kernels.h"
 #include "cpu/cpu.h"
 
 #include <setjmp.h>

@@ -69,12 +69,6 @@ static void nibble_words(const uint32_t c[3], uint32_t n, uint32_t t[4])
     t[3] = select_bits(0x44444444, n >> 1, low);
 }
 
-/* Registers of word k = 2j + s inside fragment j of the half: s + 2B for K, 2s + B for V. */
-static unsigned register_of(gaac_part part, unsigned s, unsigned b)
-{
-    return part == GAAC_K ? s + 2 * b : 2 * s + b;
-}
-
 static void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
                         gaac_base_words bases, uint16_t *fragments)
 {
@@ -94,10 +88,10 @@ static void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const
                 const uint32_t a = select_bits(mantissas, w, exponents);
                 const uint32_t b = rotate_right(select_bits(mantissas, exponents, w), 8);
                 uint16_t *lane = fragments + (4 * h + j) * GAAC_FRAGMENT_ELEMENTS + position * 8;
-                lane[2 * register_of(part, s, 0)] = (uint16_t)a;
-                lane[2 * register_of(part, s, 0) + 1] = (uint16_t)(a >> 16);
-                lane[2 * register_of(part, s, 1)] = (uint16_t)b;
-                lane[2 * register_of(part, s, 1) + 1] = (uint16_t)(b >> 16);
+                lane[2 * gaac_word_register(part, s, 0)] = (uint16_t)a;
+                lane[2 * gaac_word_register(part, s, 0) + 1] = (uint16_t)(a >> 16);
+                lane[2 * gaac_word_register(part, s, 1)] = (uint16_t)b;
+                lane[2 * gaac_word_register(part, s, 1) + 1] = (uint16_t)(b >> 16);
             }
         }
     }

@@ -28,11 +28,6 @@ typedef struct lane_code {
     uint32_t records[32]; /* of the exceptions, without the `more` bit */
 } lane_code;
 
-static unsigned register_of(gaac_part part, unsigned s, unsigned b)
-{
-    return part == GAAC_K ? s + 2 * b : 2 * s + b;
-}
-
 /* The b4 of a field, from the base word that carries all four. */
 static int base_of(uint32_t base_word, const field *f)
 {
@@ -49,7 +44,7 @@ static int shift_of(const field *f)
 static uint16_t element(gaac_part part, const uint16_t *fragments, unsigned h, unsigned position, unsigned k,
                         const field *f)
 {
-    const unsigned r = register_of(part, k & 1, f->b);
+    const unsigned r = gaac_word_register(part, k & 1, f->b);
     return fragments[(4 * h + (k >> 1)) * GAAC_FRAGMENT_ELEMENTS + position * 8 + 2 * r + f->hi];
 }
 
@@ -102,7 +97,7 @@ static void encode_lane(gaac_part part, const uint16_t *fragments, unsigned h, u
             uint32_t nibble = lane->stored >> f->group & 1 ? (uint32_t)d : 8 + (uint32_t)(d - shift_of(f));
             if (d < 0 || d >= 16) {
                 nibble = 8;
-                const unsigned register_index = 4 * (k >> 1) + register_of(part, k & 1, f->b);
+                const unsigned register_index = 4 * (k >> 1) + gaac_word_register(part, k & 1, f->b);
                 lane->records[lane->exceptions++] =
                     exponent | f->hi << 8 | register_index << 9 | h << 13 | (uint32_t)part << 14 | position << 15;
             }

@@ -5,6 +5,7 @@
  * vector's logical number is w ^ t, and a 64-bit unpack of two of them gives eight tokens of a channel pair
  * (K) or eight channels of a token pair (V), in an order that depends on nothing: scores are put right once
  * at the end, accumulators keep it (v_order). */
+#include "attention/kernels.h"
 #include "cpu/cpu.h"
 
 #include <immintrin.h>

@@ -3,6 +3,7 @@
  * Fragments are brought into plain order with one two-source permutation for 16 registers: the tile's words
  * (channel pair, 16 tokens) of K, (token pair, 16 channels) of V. Many rows share that through a panel on
  * the stack; few rows use the registers at once, in passes. Both ways sum in the same order. */
+#include "attention/kernels.h"
 #include "cpu/cpu.h"
 
 #include <immintrin.h>

@@ -3,8 +3,10 @@
 #ifndef GAAC_CPU_CPU_H
 #define GAAC_CPU_CPU_H
 
-#include "attention/kernels.h"
 #include "codec/unit.h"
+
+/* attention/kernels.h defines it; the codec, which includes this header, lies below that room. */
+typedef struct gaac_attention_kernels gaac_attention_kernels;
 
 typedef enum gaac_isa { GAAC_ISA_C = 0, GAAC_ISA_AVX2, GAAC_ISA_AVX512, GAAC_ISA_AVX512BF16, GAAC_ISA_COUNT } gaac_isa;
 

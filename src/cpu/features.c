@@ -1,4 +1,5 @@
 /* Which instruction sets the machine and its operating system have, and the kernel tables of the process. */
+#include "attention/kernels.h"
 #include "cpu/cpu.h"
 
 #include <pthread.h>

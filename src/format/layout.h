@@ -99,6 +99,12 @@ static inline unsigned gaac_fragment_index(unsigned f, unsigned g, unsigned t, u
     return f * GAAC_FRAGMENT_ELEMENTS + gaac_position(g, t) * 8 + r * 2 + hi;
 }
 
+/* Register of a fragment that holds register pair member b (A 0, B 1) of word (j, s). */
+static inline unsigned gaac_word_register(gaac_part part, unsigned s, unsigned b)
+{
+    return part == GAAC_K ? s + 2 * b : 2 * s + b;
+}
+
 /* Where element (token, channel of the unit) of a unit with `fragments` fragments lies. */
 static inline unsigned gaac_k_index(unsigned fragments, unsigned token, unsigned channel)
 {

@@ -10,6 +10,7 @@
 #ifndef GAAC_TESTS_HARNESS_H
 #define GAAC_TESTS_HARNESS_H
 
+#include "attention/kernels.h"
 #include "cpu/cpu.h"
 
 #include <stdio.h>
