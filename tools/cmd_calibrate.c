@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -194,6 +195,9 @@ static void make_command(string_list *command, const calibrate_arguments *argume
 
 static int check_text(const char *path)
 {
+    struct stat about; /* opening a pipe would wait for its writer, and the host has to read it all again */
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return tool_fail(TOOL_FAILED, "%s: the text is not a regular file; save it and give its path", path);
     FILE *file = fopen(path, "rb");
     if (!file)
         return tool_fail(TOOL_FAILED, "%s: the text can't be opened; check the path", path);

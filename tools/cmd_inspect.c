@@ -2,6 +2,7 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "json.h"
 #include "plot.h"
@@ -199,5 +200,9 @@ int cmd_inspect(int argc, char **argv)
     }
     if (arguments.plot && (code = plot_check(arguments.plot)) != TOOL_OK)
         return code;
+    struct stat about; /* opening a pipe would wait for its writer */
+    if (stat(arguments.file, &about) == 0 && !S_ISREG(about.st_mode))
+        return tool_fail(TOOL_FAILED, "%s: not a regular file; save the profile or dump and give its path",
+                         arguments.file);
     return is_npy(arguments.file) ? inspect_dump(&arguments) : inspect_profile(&arguments);
 }

@@ -39,9 +39,10 @@ typedef struct text {
     size_t length;
 } text;
 
+/* Without O_NONBLOCK a pipe would wait here for its writer; regular files don't mind it. */
 static gaac_status map_model(mapping *map, const char *path, gaac_error *error)
 {
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0)
         return data_error(error, GAAC_ERROR_IO, "can't be opened (%s); check the path of the model", strerror(errno));
     struct stat status;
@@ -228,6 +229,12 @@ static gaac_status read_pairs(gguf_info *info, cursor c, gaac_error *error)
     return GAAC_OK;
 }
 
+gaac_status gguf_parse(gguf_info *info, const void *bytes, size_t size, gaac_error *error)
+{
+    *info = (gguf_info){0};
+    return read_pairs(info, (cursor){bytes, size}, error);
+}
+
 gaac_status gguf_read(gguf_info *info, const char *path, gaac_error *error)
 {
     *info = (gguf_info){0};
@@ -235,7 +242,7 @@ gaac_status gguf_read(gguf_info *info, const char *path, gaac_error *error)
     gaac_status status = map_model(&map, path, error);
     if (status != GAAC_OK)
         return status;
-    status = read_pairs(info, (cursor){map.bytes, map.size}, error);
+    status = gguf_parse(info, map.bytes, map.size, error);
     munmap(map.bytes, map.size);
     return status;
 }

@@ -18,6 +18,8 @@ typedef struct gguf_info {
 /* Reads the metadata of a GGUF file, version 2 or 3, little endian. Any bytes are safe: a damaged file is
  * GAAC_ERROR_CORRUPT, another version GAAC_ERROR_UNSUPPORTED. Messages don't name the path. */
 gaac_status gguf_read(gguf_info *info, const char *path, gaac_error *error);
+/* The same of bytes in memory. */
+gaac_status gguf_parse(gguf_info *info, const void *bytes, size_t size, gaac_error *error);
 
 /* "xxh3-128:" and 32 hex digits: XXH3-128 over the file's size (8 bytes, little endian), its first MiB and its
  * last MiB (all of the file, twice, where it is shorter). A fingerprint that tells model files apart without

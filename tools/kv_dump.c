@@ -38,13 +38,11 @@ static gaac_status check_size(const npy_file *npy, gaac_error *error)
     return GAAC_OK;
 }
 
-gaac_status kv_dump_open(kv_dump *dump, const char *path, gaac_error *error)
+/* Checks what dump->npy holds; closes it when it is no dump. */
+static gaac_status check_dump(kv_dump *dump, gaac_error *error)
 {
-    *dump = (kv_dump){0};
     npy_file *npy = &dump->npy;
-    gaac_status status = npy_open(npy, path, error);
-    if (status == GAAC_OK)
-        status = check_kind(npy, error);
+    gaac_status status = check_kind(npy, error);
     if (status == GAAC_OK && (npy->shape[3] > UINT32_MAX || npy->shape[4] > UINT32_MAX || npy->shape[0] > UINT32_MAX))
         status = data_error(error, GAAC_ERROR_CORRUPT, "the shape in its header is impossibly large; dump again");
     if (status == GAAC_OK) {
@@ -52,8 +50,10 @@ gaac_status kv_dump_open(kv_dump *dump, const char *path, gaac_error *error)
         dump->tokens = npy->shape[2];
         dump->shape = (gaac_shape){(uint32_t)npy->shape[3], (uint32_t)npy->shape[4], (uint32_t)npy->shape[4]};
         status = gaac_shape_check(&dump->shape, error);
+        if (status != GAAC_OK)
+            status = GAAC_ERROR_CORRUPT; /* here the shape is the file's, not an argument */
         if (status != GAAC_OK && error)
-            error->status = GAAC_ERROR_CORRUPT; /* here the shape is the file's, not an argument */
+            error->status = status;
     }
     if (status == GAAC_OK)
         status = check_size(npy, error);
@@ -65,6 +65,20 @@ gaac_status kv_dump_open(kv_dump *dump, const char *path, gaac_error *error)
     }
     dump->data = npy->data;
     return GAAC_OK;
+}
+
+gaac_status kv_dump_open(kv_dump *dump, const char *path, gaac_error *error)
+{
+    *dump = (kv_dump){0};
+    const gaac_status status = npy_open(&dump->npy, path, error);
+    return status == GAAC_OK ? check_dump(dump, error) : status;
+}
+
+gaac_status kv_dump_parse(kv_dump *dump, const void *bytes, size_t size, gaac_error *error)
+{
+    *dump = (kv_dump){0};
+    const gaac_status status = npy_parse(&dump->npy, bytes, size, error);
+    return status == GAAC_OK ? check_dump(dump, error) : status;
 }
 
 void kv_dump_close(kv_dump *dump)

@@ -15,6 +15,8 @@ typedef struct kv_dump {
 /* Opens and checks a dump: type, order, dimensions, size, at least one token, a shape that can be coded.
  * Messages don't name the path. */
 gaac_status kv_dump_open(kv_dump *dump, const char *path, gaac_error *error);
+/* The same of bytes in memory, which have to outlive `dump`. */
+gaac_status kv_dump_parse(kv_dump *dump, const void *bytes, size_t size, gaac_error *error);
 void kv_dump_close(kv_dump *dump);
 
 /* Elements from one token of K (or V) to the next. */

@@ -118,16 +118,17 @@ static bool parse_header(npy_file *file, const char *text, size_t bytes)
     return seen == 7 && c.at == c.end;
 }
 
+/* Without O_NONBLOCK a pipe would wait here for its writer; regular files don't mind it. */
 static gaac_status map_file(npy_file *file, const char *path, gaac_error *error)
 {
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0)
         return data_error(error, GAAC_ERROR_IO, "can't be opened (%s); check the path", strerror(errno));
     struct stat status;
     const bool known = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
     gaac_status result = GAAC_OK;
     if (!known) {
-        result = data_error(error, GAAC_ERROR_IO, "not a regular file; give a .npy file");
+        result = data_error(error, GAAC_ERROR_IO, "not a regular file; save the dump and give its path");
     } else if (status.st_size == 0) {
         result = data_error(error, GAAC_ERROR_CORRUPT, "the file is empty; dump the KV cache again");
     } else {
@@ -142,33 +143,39 @@ static gaac_status map_file(npy_file *file, const char *path, gaac_error *error)
     return result;
 }
 
-gaac_status npy_open(npy_file *file, const char *path, gaac_error *error)
+gaac_status npy_parse(npy_file *file, const void *data, size_t size, gaac_error *error)
 {
     *file = (npy_file){0};
-    const gaac_status status = map_file(file, path, error);
-    if (status != GAAC_OK)
-        return status;
-    const uint8_t *bytes = file->mapping;
-    const size_t size = file->mapping_bytes;
+    const uint8_t *bytes = data;
     static const char magic[] = "\x93NUMPY";
-    if (!bytes || size < 12 || memcmp(bytes, magic, 6) != 0) {
-        npy_close(file);
+    if (size < 12 || memcmp(bytes, magic, 6) != 0)
         return data_error(error, GAAC_ERROR_CORRUPT, "not a NumPy .npy file; save the array with numpy.save");
-    }
     const unsigned version = bytes[6];
     const size_t start = version == 1 ? 10 : 12;
     size_t length = bytes[8] | (size_t)bytes[9] << 8;
     if (version != 1)
         length |= (size_t)bytes[10] << 16 | (size_t)bytes[11] << 24;
-    if (version < 1 || version > 3 || length > size - start ||
-        !parse_header(file, (const char *)bytes + start, length)) {
-        npy_close(file);
+    if (version < 1 || version > 3 || length > size - start || !parse_header(file, (const char *)bytes + start, length))
         return data_error(error, GAAC_ERROR_CORRUPT,
                           "the .npy header is damaged or of a kind this command can't read; save the array again");
-    }
     file->data = bytes + start + length;
     file->data_bytes = size - start - length;
     return GAAC_OK;
+}
+
+gaac_status npy_open(npy_file *file, const char *path, gaac_error *error)
+{
+    *file = (npy_file){0};
+    npy_file mapped = {0};
+    gaac_status status = map_file(&mapped, path, error);
+    if (status != GAAC_OK)
+        return status;
+    status = npy_parse(file, mapped.mapping, mapped.mapping_bytes, error);
+    file->mapping = mapped.mapping;
+    file->mapping_bytes = mapped.mapping_bytes;
+    if (status != GAAC_OK)
+        npy_close(file);
+    return status;
 }
 
 void npy_close(npy_file *file)

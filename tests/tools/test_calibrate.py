@@ -1,6 +1,7 @@
 """gaac calibrate with a stand-in for llama-perplexity and the plug-in, GGUF reading, and gaac inspect of a profile."""
 
 import json
+import os
 import shlex
 import struct
 import sys
@@ -104,6 +105,11 @@ class Calibrate(WithHost):
         self.assert_refused(self.calibrate(), 3, "empty.txt")
         self.text = self.folder / "none.txt"
         self.assert_refused(self.calibrate(), 1, "none.txt")
+        self.text = self.folder / "pipe"
+        os.mkfifo(self.text)
+        self.assert_refused(self.calibrate(), 1, "pipe", "not a regular file")
+        self.model = self.text
+        self.assert_refused(self.calibrate(), 1, "pipe", "not a regular file")
 
 
 class Gguf(WithHost):

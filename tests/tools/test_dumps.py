@@ -2,10 +2,12 @@
 
 import json
 import math
+import os
 import struct
+import subprocess
 import unittest
 
-from fixtures import HAS_PLOT, SHARED_DATA, CommandTest, dump, kv_bits, npy
+from fixtures import COMMAND, HAS_PLOT, SHARED_DATA, CommandTest, dump, kv_bits, npy
 
 FIELDS = (
     "file coded_ratio resident_ratio paper_coded_ratio exceptions_per_tile groups_4bit raw_blocks roundtrip_exact "
@@ -132,6 +134,26 @@ class BadDumps(CommandTest):
         self.assertEqual(json.loads(result.stdout), [])
         result.stdout = ""
         self.assert_refused(result, 3, word, "bad.npy")
+
+    def test_pipes_are_refused_not_waited_for(self):
+        for name in ("pipe", "pipe.npy"):
+            pipe = self.folder / name
+            os.mkfifo(pipe)
+            self.assert_refused(self.run_gaac("inspect", pipe), 1, name, "not a regular file")
+            result = self.run_gaac("bench", "codec", "--json", "--calibrate-on", pipe, pipe)
+            self.assert_refused(result, 1, name, "not a regular file")
+            result = self.run_gaac("bench", "codec", "--json", pipe)
+            self.assertEqual(json.loads(result.stdout), [])
+            result.stdout = ""
+            self.assert_refused(result, 1, name, "not a regular file")
+
+    def test_a_regular_file_as_standard_input(self):
+        path = self.path("dump.npy", dump(tokens=64))
+        with path.open("rb") as file:
+            result = subprocess.run(
+                [COMMAND, "inspect", "--json", "/dev/stdin"], stdin=file, capture_output=True, check=True, timeout=300
+            )
+        self.assertEqual(json.loads(result.stdout)["tokens"], 64)
 
     def test_headers_cut_anywhere(self):
         good = npy(bytes(2 * 2 * 64 * 64), (1, 2, 64, 1, 64))
