@@ -6,7 +6,7 @@ set(GAAC_STOCK_SOURCE "${CMAKE_SOURCE_DIR}/build/deps/stock-source" CACHE PATH "
 set(GAAC_MODEL "${CMAKE_SOURCE_DIR}/build/deps/smollm2.gguf" CACHE FILEPATH "Model that the demo and the tests run")
 
 set(GAAC_STOCK_FOUND FALSE)
-if(EXISTS "${GAAC_STOCK_DIR}/bin/libllama.so" AND EXISTS "${GAAC_STOCK_SOURCE}/include/llama.h")
+if(NOT CMAKE_CROSSCOMPILING AND EXISTS "${GAAC_STOCK_DIR}/bin/libllama.so" AND EXISTS "${GAAC_STOCK_SOURCE}/include/llama.h")
   set(GAAC_STOCK_FOUND TRUE)
   add_library(stock_llama INTERFACE)
   target_include_directories(stock_llama SYSTEM INTERFACE
