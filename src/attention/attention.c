@@ -17,9 +17,9 @@ typedef struct run {
     size_t scratch_bytes;
     uint64_t *live_room;    /* [batches, or workers without splits][plan.blocks], additive masks only */
     gaac_live_blocks *live; /* [batches], with splits */
-    float *partial_acc;     /* [tasks][batch_rows][head_dim_v], with splits */
+    float *partial_acc;     /* [tasks][task_heads][batch_rows][head_dim_v], with splits */
     gaac_softmax_state *partial_states;
-    atomic_uint *open_splits; /* [batches * kv_heads], with splits: those not yet done */
+    atomic_uint *open_splits; /* [batches * head_runs], with splits: those not yet done */
     atomic_uint_fast64_t next_task;
     atomic_bool corrupt;
 } run;
@@ -60,9 +60,9 @@ static bool allocate(run *r, unsigned workers)
 {
     const gaac_attention_plan *plan = &r->call.plan;
     const bool split = plan->splits > 1;
-    const size_t groups = (size_t)plan->batches * plan->kv_heads;
+    const size_t groups = (size_t)plan->batches * plan->head_runs;
     const size_t lists = r->call.args->mask_kind != GAAC_MASK_ADDITIVE_F16 ? 0 : split ? plan->batches : workers;
-    const size_t rows = split ? (size_t)plan->tasks * plan->batch_rows : 0;
+    const size_t rows = split ? (size_t)plan->tasks * plan->task_heads * plan->batch_rows : 0;
     size_t bytes = 0;
     r->scratch_bytes = gaac_task_scratch_bytes(&r->call);
     const size_t scratch = place_bytes(&bytes, r->scratch_bytes * workers);
@@ -94,14 +94,14 @@ static void prepare_splits(run *r)
         r->live[batch] = gaac_mask_live_blocks(args, first, left < plan->batch_tokens ? left : plan->batch_tokens, 0,
                                                args->query_heads, r->live_room + batch * plan->blocks);
     }
-    for (size_t i = 0; i < (size_t)plan->batches * plan->kv_heads; i++)
+    for (size_t i = 0; i < (size_t)plan->batches * plan->head_runs; i++)
         atomic_init(&r->open_splits[i], plan->splits);
 }
 
 static gaac_partial partial_of(const run *r, const gaac_attention_place *place, uint32_t split)
 {
     const size_t task = (size_t)place->group_index * r->call.plan.splits + split;
-    const size_t row = task * r->call.plan.batch_rows;
+    const size_t row = task * r->call.plan.task_heads * r->call.plan.batch_rows;
     return (gaac_partial){r->partial_acc + row * r->call.layout->shape.head_dim_v, r->partial_states + row};
 }
 
@@ -109,8 +109,8 @@ static void run_whole(run *r, const gaac_attention_place *place, const gaac_task
 {
     const uint32_t group = r->call.plan.group;
     const gaac_live_blocks live =
-        gaac_mask_live_blocks(r->call.args, place->first_token, place->tokens, place->head * group, group,
-                              r->live_room + worker * r->call.plan.blocks);
+        gaac_mask_live_blocks(r->call.args, place->first_token, place->tokens, place->first_head * group,
+                              place->heads * group, r->live_room + worker * r->call.plan.blocks);
     const gaac_partial partial = {scratch->acc, scratch->states};
     if (gaac_task_run(&r->call, place, &live, 0, live.count, scratch, &partial))
         gaac_partial_finish(&r->call, place, &partial);
@@ -132,7 +132,7 @@ static void run_split(run *r, const gaac_attention_place *place, const gaac_task
     const gaac_partial into = partial_of(r, place, 0);
     for (uint32_t split = 1; split < r->call.plan.splits; split++) {
         const gaac_partial from = partial_of(r, place, split);
-        gaac_partial_merge(place->rows, r->call.layout->shape.head_dim_v, &into, &from);
+        gaac_partial_merge(place->heads * place->rows, r->call.layout->shape.head_dim_v, &into, &from);
     }
     gaac_partial_finish(&r->call, place, &into);
 }
@@ -163,7 +163,7 @@ gaac_status gaac_attention_with(const gaac_codec_kernels *codec_kernels, const g
     unsigned workers = executor != NULL && executor->workers > 1 ? executor->workers : 1;
     run r = {.call = {cache, gaac_cache_layout(cache, args->layer), args, codec_kernels, kernels, {0}},
              .allocator = gaac_cache_allocator(cache)};
-    gaac_plan_init(&r.call.plan, args, r.call.layout->shape.kv_heads, workers);
+    gaac_plan_init(&r.call.plan, args, &r.call.layout->shape, workers);
     workers = workers < r.call.plan.tasks ? workers : (unsigned)r.call.plan.tasks;
     if (!allocate(&r, workers))
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "attention: no memory for %zu bytes of scratch",

@@ -61,8 +61,9 @@ void gaac_partial_finish(const gaac_attention_call *call, const gaac_attention_p
 {
     const gaac_attention_args *args = call->args;
     const uint32_t group = call->plan.group, dim_v = call->layout->shape.head_dim_v;
-    for (uint32_t row = 0; row < place->rows; row++) {
-        const uint32_t token = place->first_token + row / group, head = place->head * group + row % group;
+    for (uint32_t row = 0; row < place->heads * place->rows; row++) {
+        const uint32_t kv_head = place->first_head + row / place->rows, query = row % place->rows;
+        const uint32_t token = place->first_token + query / group, head = kv_head * group + query % group;
         const float *sink = args->sinks != NULL ? &args->sinks[head] : NULL;
         write_row(call, partial->acc + (size_t)row * dim_v, final_factor(partial->states[row], sink),
                   args->out + token * args->out_token_stride + head * args->out_head_stride);

@@ -18,8 +18,17 @@ typedef struct task {
     const gaac_attention_place *place;
     const gaac_task_scratch *scratch;
     const gaac_partial *partial;
+    uint32_t head;       /* of the task's heads: the one at work */
     step_view now, next; /* next.step.count 0: none */
 } task;
+
+/* One tile of each block of a step: what is read and fetched as one. */
+typedef struct tile_place {
+    const step_view *from; /* NULL: none */
+    uint32_t head;         /* of the task's heads */
+    uint32_t unit;
+    gaac_part part;
+} tile_place;
 
 static size_t round_up(size_t bytes)
 {
@@ -36,15 +45,16 @@ static size_t take(size_t *offset, size_t bytes)
 /* Lays the scratch out from memory (NULL to count only); returns its bytes. */
 static size_t lay_out(const gaac_attention_call *call, uint8_t *memory, gaac_task_scratch *scratch)
 {
-    const size_t rows = call->plan.batch_rows, dim_k = call->layout->shape.head_dim_k;
+    const size_t rows = call->plan.batch_rows, all_rows = rows * call->plan.task_heads;
+    const size_t dim_k = call->layout->shape.head_dim_k;
     const size_t dim_v = call->layout->shape.head_dim_v;
     size_t bytes = 0;
-    const size_t q = take(&bytes, rows * dim_k * sizeof(float));
+    const size_t q = take(&bytes, all_rows * dim_k * sizeof(float));
     const size_t scores = take(&bytes, rows * GAAC_STEP_TOKENS * sizeof(float));
     const size_t factors = take(&bytes, rows * sizeof(float));
     const size_t masks = take(&bytes, rows * sizeof(gaac_mask_row));
-    const size_t acc = take(&bytes, rows * dim_v * sizeof(float));
-    const size_t states = take(&bytes, rows * sizeof(gaac_softmax_state));
+    const size_t acc = take(&bytes, all_rows * dim_v * sizeof(float));
+    const size_t states = take(&bytes, all_rows * sizeof(gaac_softmax_state));
     const size_t tiles = take(&bytes, gaac_tile_scratch_bytes(call->layout));
     if (memory != NULL) {
         scratch->q = (float *)(void *)(memory + q);
@@ -73,28 +83,42 @@ static uint32_t row_token(const task *t, uint32_t row)
     return t->place->first_token + row / t->call->plan.group;
 }
 
-static uint32_t row_head(const task *t, uint32_t row)
+static uint32_t kv_head(const task *t)
 {
-    return t->place->head * t->call->plan.group + row % t->call->plan.group;
+    return t->place->first_head + t->head;
 }
 
-static void prepare_rows(const task *t)
+static uint32_t row_head(const task *t, uint32_t row)
+{
+    return kv_head(t) * t->call->plan.group + row % t->call->plan.group;
+}
+
+/* The current head's part of what has [heads][rows]. */
+static size_t first_row(const task *t)
+{
+    return (size_t)t->head * t->place->rows;
+}
+
+static void prepare_rows(task *t)
 {
     const gaac_attention_args *args = t->call->args;
     const gaac_layout *layout = t->call->layout;
     float *out = t->scratch->q;
-    for (uint32_t row = 0; row < t->place->rows; row++) {
-        const float *q = args->q + row_token(t, row) * args->q_token_stride + row_head(t, row) * args->q_head_stride;
-        for (uint32_t u = 0; u < layout->units; u++) {
-            const gaac_unit *unit = &layout->unit[u];
-            if (unit->has_k) {
-                gaac_prepare_q(unit->fragments, q + unit->channel, out);
-                out += unit->channels;
+    for (t->head = 0; t->head < t->place->heads; t->head++) {
+        for (uint32_t row = 0; row < t->place->rows; row++) {
+            const float *q =
+                args->q + row_token(t, row) * args->q_token_stride + row_head(t, row) * args->q_head_stride;
+            for (uint32_t u = 0; u < layout->units; u++) {
+                const gaac_unit *unit = &layout->unit[u];
+                if (unit->has_k) {
+                    gaac_prepare_q(unit->fragments, q + unit->channel, out);
+                    out += unit->channels;
+                }
             }
+            t->partial->states[first_row(t) + row] = (gaac_softmax_state){-INFINITY, 0};
         }
-        t->partial->states[row] = (gaac_softmax_state){-INFINITY, 0};
     }
-    memset(t->partial->acc, 0, (size_t)t->place->rows * layout->shape.head_dim_v * sizeof(float));
+    memset(t->partial->acc, 0, (size_t)t->place->heads * t->place->rows * layout->shape.head_dim_v * sizeof(float));
 }
 
 static void view_step(const task *t, const gaac_live_blocks *live, uint64_t first, uint64_t end, step_view *out)
@@ -107,39 +131,78 @@ static void view_step(const task *t, const gaac_live_blocks *live, uint64_t firs
     }
 }
 
-static bool load_tiles(task *t, const gaac_unit *unit, gaac_part part, gaac_step_tiles *tiles)
+static bool has_part(const gaac_unit *unit, gaac_part part)
+{
+    return part == GAAC_K ? unit->has_k : unit->has_v;
+}
+
+/* First place at or after `at` with tiles, in the order of reading: K's units, V's, the next head, the next step. */
+static tile_place settle(const task *t, tile_place at)
 {
     const gaac_layout *layout = t->call->layout;
+    for (;; at.unit++) {
+        if (at.unit == layout->units) {
+            at.unit = 0;
+            at.head += at.part == GAAC_V;
+            at.part = at.part == GAAC_K ? GAAC_V : GAAC_K;
+            if (at.head == t->place->heads) {
+                at.head = 0;
+                at.from = at.from == &t->now && t->next.step.count != 0 ? &t->next : NULL;
+            }
+        }
+        if (at.from == NULL || has_part(&layout->unit[at.unit], at.part))
+            return at;
+    }
+}
+
+static tile_place place_after(const task *t, tile_place at)
+{
+    at.unit++;
+    return settle(t, at);
+}
+
+/* Where the tiles of `at` lie, to be fetched while others are worked on. */
+static void look_ahead(const task *t, tile_place at, gaac_step_tiles *tiles)
+{
     tiles->ahead_lines = 0;
     for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
         unsigned lines = 0;
         tiles->ahead[i] = (const uint8_t *)gaac_zero_tile;
-        if (i < t->next.step.count)
-            tiles->ahead[i] = gaac_tile_ahead(layout, &t->next.view[i], t->place->head, unit, part, &lines);
+        if (at.from != NULL && i < at.from->step.count)
+            tiles->ahead[i] = gaac_tile_ahead(t->call->layout, &at.from->view[i], t->place->first_head + at.head,
+                                              &t->call->layout->unit[at.unit], at.part, &lines);
         tiles->ahead_lines = lines > tiles->ahead_lines ? lines : tiles->ahead_lines;
+    }
+}
+
+static bool load_tiles(const task *t, uint32_t unit, gaac_part part, gaac_step_tiles *tiles)
+{
+    const gaac_layout *layout = t->call->layout;
+    look_ahead(t, place_after(t, (tile_place){&t->now, t->head, unit, part}), tiles);
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
         tiles->tile[i] = gaac_zero_tile;
         if (i < t->now.step.count)
-            tiles->tile[i] = gaac_tile_load(layout, t->call->codec_kernels, &t->now.view[i], t->place->head, unit, part,
-                                            i, t->scratch->tiles);
+            tiles->tile[i] = gaac_tile_load(layout, t->call->codec_kernels, &t->now.view[i], kv_head(t),
+                                            &layout->unit[unit], part, i, t->scratch->tiles);
         if (tiles->tile[i] == NULL)
             return false;
     }
     return true;
 }
 
-static bool score_rows(task *t)
+static bool score_rows(const task *t)
 {
     const gaac_layout *layout = t->call->layout;
     const gaac_attention_kernels *kernels = t->call->kernels;
     const uint32_t dim_k = layout->shape.head_dim_k;
-    const float *q = t->scratch->q;
+    const float *q = t->scratch->q + first_row(t) * dim_k;
     bool accumulate = false;
     for (uint32_t u = 0; u < layout->units; u++) {
         const gaac_unit *unit = &layout->unit[u];
         gaac_step_tiles tiles;
         if (!unit->has_k)
             continue;
-        if (!load_tiles(t, unit, GAAC_K, &tiles))
+        if (!load_tiles(t, u, GAAC_K, &tiles))
             return false;
         kernels->score(unit->fragments, &tiles, t->place->rows, q, dim_k, t->scratch->scores, accumulate);
         accumulate = true;
@@ -155,8 +218,11 @@ static uint32_t rows_a_mask(const task *t)
     return args->mask_kind == GAAC_MASK_ADDITIVE_F16 && args->mask_head_stride != 0 ? 1 : t->call->plan.group;
 }
 
+/* Where the heads share them, the first one's masks stand for all. */
 static void fill_masks(const task *t)
 {
+    if (t->head != 0 && rows_a_mask(t) != 1)
+        return;
     const uint32_t step = rows_a_mask(t);
     for (uint32_t row = 0; row < t->place->rows; row += step)
         gaac_mask_fill(t->call->args, row_token(t, row), row_head(t, row), &t->now.step,
@@ -175,19 +241,19 @@ static void soften_rows(const task *t)
             .softcap = (float)(args->softcap * LOG2_E),
             .slope = (float)(slope * LOG2_E),
         };
-        t->scratch->factors[row] =
-            t->call->kernels->softmax(t->scratch->scores + (size_t)row * GAAC_STEP_TOKENS, mask->visible,
-                                      mask->biased ? mask->bias : NULL, &params, &t->partial->states[row]);
+        t->scratch->factors[row] = t->call->kernels->softmax(t->scratch->scores + (size_t)row * GAAC_STEP_TOKENS,
+                                                             mask->visible, mask->biased ? mask->bias : NULL, &params,
+                                                             &t->partial->states[first_row(t) + row]);
     }
 }
 
-static void weigh(const task *t, const gaac_unit *unit, const gaac_step_tiles *tiles, uint32_t acc_offset,
-                  uint32_t first_row, uint32_t rows)
+static void weigh(const task *t, const gaac_unit *unit, const gaac_step_tiles *tiles, uint32_t acc_offset, uint32_t row,
+                  uint32_t rows)
 {
     const uint32_t dim_v = t->call->layout->shape.head_dim_v;
-    t->call->kernels->weigh(unit->fragments, tiles, rows, t->scratch->scores + (size_t)first_row * GAAC_STEP_TOKENS,
-                            t->scratch->factors + first_row, t->partial->acc + (size_t)first_row * dim_v + acc_offset,
-                            dim_v);
+    float *acc = t->partial->acc + (first_row(t) + row) * dim_v + acc_offset;
+    t->call->kernels->weigh(unit->fragments, tiles, rows, t->scratch->scores + (size_t)row * GAAC_STEP_TOKENS,
+                            t->scratch->factors + row, acc, dim_v);
 }
 
 /* Tokens of the step that lie in blocks with a NaN or infinity. */
@@ -228,7 +294,7 @@ static void weigh_clean(const task *t, const gaac_unit *unit, const gaac_step_ti
     }
 }
 
-static bool weigh_rows(task *t)
+static bool weigh_rows(const task *t)
 {
     const gaac_layout *layout = t->call->layout;
     const uint64_t unclean = unclean_tokens(t);
@@ -238,7 +304,7 @@ static bool weigh_rows(task *t)
         gaac_step_tiles tiles;
         if (!unit->has_v)
             continue;
-        if (!load_tiles(t, unit, GAAC_V, &tiles))
+        if (!load_tiles(t, u, GAAC_V, &tiles))
             return false;
         if (unclean == 0)
             weigh(t, unit, &tiles, acc_offset, 0, t->place->rows);
@@ -247,6 +313,15 @@ static bool weigh_rows(task *t)
         acc_offset += unit->channels;
     }
     return true;
+}
+
+static bool run_head(const task *t)
+{
+    fill_masks(t);
+    if (!score_rows(t))
+        return false;
+    soften_rows(t);
+    return weigh_rows(t);
 }
 
 bool gaac_task_run(const gaac_attention_call *call, const gaac_attention_place *place, const gaac_live_blocks *live,
@@ -260,12 +335,10 @@ bool gaac_task_run(const gaac_attention_call *call, const gaac_attention_place *
         t.now = t.next;
         first += t.now.step.count;
         view_step(&t, live, first, end, &t.next);
-        fill_masks(&t);
-        if (!score_rows(&t))
-            return false;
-        soften_rows(&t);
-        if (!weigh_rows(&t))
-            return false;
+        for (t.head = 0; t.head < place->heads; t.head++) {
+            if (!run_head(&t))
+                return false;
+        }
     }
     return true;
 }

@@ -1,4 +1,4 @@
-/* One task of an attention call: rows of one KV head over a list of blocks. */
+/* One task of an attention call: rows of some KV heads over a list of blocks. */
 #ifndef GAAC_ATTENTION_TASK_H
 #define GAAC_ATTENTION_TASK_H
 
@@ -15,14 +15,14 @@ typedef struct gaac_attention_call {
     gaac_attention_plan plan;
 } gaac_attention_call;
 
-/* What one worker needs for a task of up to plan.batch_rows rows. */
+/* What one worker needs for a task of up to plan.task_heads heads of plan.batch_rows rows. */
 typedef struct gaac_task_scratch {
-    float *q;                   /* [rows][head_dim_k], gaac_prepare_q's form, unit after unit */
+    float *q;                   /* [heads][rows][head_dim_k], gaac_prepare_q's form, unit after unit */
     float *scores;              /* [rows][GAAC_STEP_TOKENS], 64-byte aligned */
     float *factors;             /* [rows] */
     gaac_mask_row *masks;       /* one a query token, or a row where the mask differs by head */
-    float *acc;                 /* [rows][head_dim_v], 64-byte aligned; used when the plan has no splits */
-    gaac_softmax_state *states; /* [rows]; likewise */
+    float *acc;                 /* [heads][rows][head_dim_v], 64-byte aligned; used when the plan has no splits */
+    gaac_softmax_state *states; /* [heads][rows]; likewise */
     gaac_tile_scratch *tiles;
 } gaac_task_scratch;
 
@@ -32,8 +32,8 @@ void gaac_task_scratch_place(const gaac_attention_call *call, uint8_t *memory, g
 
 /* Sums of a task, to be merged with those of the other splits: acc in v_order, unit after unit. */
 typedef struct gaac_partial {
-    float *acc;                 /* [rows][head_dim_v], 64-byte aligned */
-    gaac_softmax_state *states; /* [rows] */
+    float *acc;                 /* [heads][rows][head_dim_v], 64-byte aligned */
+    gaac_softmax_state *states; /* [heads][rows] */
 } gaac_partial;
 
 /* Runs the rows of `place` over the blocks first .. first + count - 1 of the list. Returns false if a slot
