@@ -26,6 +26,16 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|amd64|AMD64")
 else()
   list(FILTER GAAC_SOURCES EXCLUDE REGEX "_(avx2|avx512|avx512bf16)\\.c$")
 endif()
+# Advanced SIMD is part of every 64-bit Arm that Linux runs on.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
+  foreach(source ${GAAC_SOURCES})
+    if(source MATCHES "_neonbf16\\.c$")
+      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+bf16")
+    endif()
+  endforeach()
+else()
+  list(FILTER GAAC_SOURCES EXCLUDE REGEX "_(neon|neonbf16)\\.c$")
+endif()
 
 add_library(gaac_objects OBJECT ${GAAC_SOURCES})
 # Contracting a*b+c where the compiler likes would make the raw and the coded path differ.

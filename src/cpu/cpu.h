@@ -8,10 +8,20 @@
 /* attention/kernels.h defines it; the codec, which includes this header, lies below that room. */
 typedef struct gaac_attention_kernels gaac_attention_kernels;
 
-typedef enum gaac_isa { GAAC_ISA_C = 0, GAAC_ISA_AVX2, GAAC_ISA_AVX512, GAAC_ISA_AVX512BF16, GAAC_ISA_COUNT } gaac_isa;
+/* Plain C, then one ladder for each family of CPUs: a set contains those below it in its own ladder. */
+typedef enum gaac_isa {
+    GAAC_ISA_C = 0,
+    GAAC_ISA_AVX2, /* x86-64 */
+    GAAC_ISA_AVX512,
+    GAAC_ISA_AVX512BF16,
+    GAAC_ISA_NEON, /* 64-bit Arm */
+    GAAC_ISA_NEONBF16,
+    GAAC_ISA_COUNT
+} gaac_isa;
 
-/* What this machine can run, without the environment's cap. GAAC_ISA_C everywhere but x86-64.
- * AVX2 means AVX2, FMA, BMI2, F16C; AVX512 means F, BW, VL, DQ, VBMI, VBMI2; AVX512BF16 adds BF16. */
+/* What this machine can run, without the environment's cap. GAAC_ISA_C everywhere; AVX2 means AVX2, FMA, BMI2,
+ * F16C; AVX512 means F, BW, VL, DQ, VBMI, VBMI2; AVX512BF16 adds BF16. NEON means Advanced SIMD, NEONBF16 adds
+ * FEAT_BF16. */
 bool gaac_isa_supported(gaac_isa isa);
 const char *gaac_isa_name(gaac_isa isa);
 
@@ -26,7 +36,10 @@ const gaac_attention_kernels *gaac_cpu_attention(void);
 /* Each overrides the entries that it has. Only called when the set is supported. */
 void gaac_codec_kernels_init_avx2(gaac_codec_kernels *kernels);
 void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels);
+void gaac_codec_kernels_init_neon(gaac_codec_kernels *kernels);
 void gaac_attention_kernels_init_avx2(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_avx512(gaac_attention_kernels *kernels);
+void gaac_attention_kernels_init_neon(gaac_attention_kernels *kernels);
+void gaac_attention_kernels_init_neonbf16(gaac_attention_kernels *kernels);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isa_names[GAAC_ISA_COUNT] = {"c", "avx2", "avx512", "avx512bf16"};
+static const char *const isa_names[GAAC_ISA_COUNT] = {"c", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"};
 
 #if defined(__x86_64__)
 
@@ -73,6 +73,32 @@ static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
         gaac_attention_kernels_init_avx512(attention);
 }
 
+#elif defined(__aarch64__) && defined(__linux__)
+
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+static gaac_isa find_isa(void)
+{
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMD) == 0)
+        return GAAC_ISA_C;
+    return getauxval(AT_HWCAP2) & HWCAP2_BF16 ? GAAC_ISA_NEONBF16 : GAAC_ISA_NEON;
+}
+
+static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
+{
+    if (isa >= GAAC_ISA_NEON)
+        gaac_codec_kernels_init_neon(codec);
+}
+
+static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
+{
+    if (isa >= GAAC_ISA_NEON)
+        gaac_attention_kernels_init_neon(attention);
+    if (isa >= GAAC_ISA_NEONBF16)
+        gaac_attention_kernels_init_neonbf16(attention);
+}
+
 #else
 
 static gaac_isa find_isa(void)
@@ -111,15 +137,23 @@ void gaac_cpu_tables(gaac_isa isa, gaac_codec_kernels *codec, gaac_attention_ker
     raise_attention(isa, attention);
 }
 
-static gaac_isa capped(gaac_isa isa)
+/* Whether a machine whose best set is `best` runs `isa`. */
+static bool contains(gaac_isa best, gaac_isa isa)
+{
+    const gaac_isa lowest = best >= GAAC_ISA_NEON ? GAAC_ISA_NEON : GAAC_ISA_AVX2; /* of best's ladder */
+    return isa == GAAC_ISA_C || (isa >= lowest && isa <= best);
+}
+
+/* The set that GAAC_CPU names, if the machine has it. */
+static gaac_isa capped(gaac_isa best)
 {
     const char *cap = getenv("GAAC_CPU");
     if (cap == NULL)
-        return isa;
-    for (unsigned lower = 0; lower < (unsigned)isa; lower++)
-        if (strcmp(cap, isa_names[lower]) == 0)
-            return (gaac_isa)lower;
-    return isa;
+        return best;
+    for (unsigned isa = 0; isa < GAAC_ISA_COUNT; isa++)
+        if (contains(best, (gaac_isa)isa) && strcmp(cap, isa_names[isa]) == 0)
+            return (gaac_isa)isa;
+    return best;
 }
 
 static void fill_cache(void)
@@ -132,7 +166,7 @@ static void fill_cache(void)
 bool gaac_isa_supported(gaac_isa isa)
 {
     pthread_once(&cpu.once, fill_cache);
-    return isa <= cpu.machine;
+    return contains(cpu.machine, isa);
 }
 
 const char *gaac_isa_name(gaac_isa isa)

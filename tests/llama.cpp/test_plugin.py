@@ -215,7 +215,7 @@ class Refusals(Case):
             self.refused("GAAC_MEMORY=" + value, "2G", GAAC_MEMORY=value)
         for value in ("0", "two", "-3"):
             self.refused("GAAC_THREADS=" + value, GAAC_THREADS=value)
-        self.refused("GAAC_CPU=neon", GAAC_CPU="neon")
+        self.refused("GAAC_CPU=sse9", "neonbf16", GAAC_CPU="sse9")
         self.refused("GAAC_STATS is empty", GAAC_STATS="")
         self.refused("GAAC_CALIBRATE_INFO is not a JSON object", GAAC_CALIBRATE_INFO="[1")
         self.refused("GAAC_CALIBRATE needs", GAAC_CALIBRATE="x", GAAC_MODE="raw")
