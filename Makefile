@@ -5,7 +5,7 @@
 #   make test      install what is missing, build, run all tests, the sanitizers and the linters
 #   make demo      stock llama.cpp with and without GAAC, side by side (FRESH=1: keep nothing)
 #   make lint      clang-format, cppcheck, clang-tidy
-#   make bench     time the kernels, each checked first
+#   make bench     time the kernels, each checked first, and attention against the machine's bandwidth
 #   make install   to PREFIX (default /usr/local), below DESTDIR if set
 #   make deps      install what all of this needs, through apt-get
 #   make clean     remove what was built here; make distclean removes the fetched things too
@@ -63,6 +63,7 @@ lint: deps build
 
 bench: deps build
 	@build/release/tests/harness/gaac_harness --bench
+	@build/release/tools/gaac bench attention
 
 install: all
 	@cmake --install build/release --prefix $(PREFIX)

@@ -9,7 +9,7 @@ COMMANDS = ("exec", "calibrate", "inspect", "bench")
 
 class Command(CommandTest):
     def test_help_teaches(self):
-        for arguments in [["--help"], ["-h"], ["help"], ["bench", "codec", "--help"]] + [[c, "--help"] for c in COMMANDS]:
+        for arguments in [["--help"], ["-h"], ["help"], ["bench", "codec", "--help"], ["bench", "attention", "--help"]] + [[c, "--help"] for c in COMMANDS]:
             with self.subTest(arguments):
                 result = self.run_gaac(*arguments)
                 self.assertEqual((result.returncode, result.stderr), (0, ""))
@@ -23,6 +23,7 @@ class Command(CommandTest):
             "calibrate": "model file output context tokens threads host plugin verbose dry-run",
             "inspect": "plot json",
             "bench codec": "split calibrate-on tile-cap ablations seconds json",
+            "bench attention": "head-dim gqa threads isa kv-heads tokens layers query-tokens kv seconds json",
         }.items():
             text = self.run_gaac(*command.split(), "--help").stdout
             for option in options.split():
@@ -56,7 +57,7 @@ class Command(CommandTest):
             ["inspect", "-q", "a"],
             ["inspect", "--plot", "picture.bmp", "a"],
             ["bench"],
-            ["bench", "attention"],
+            ["bench", "frobnicate"],
             ["bench", "codec"],
             ["bench", "codec", "--split", "1", "a.npy"],
             ["bench", "codec", "--split", "nan", "a.npy"],
