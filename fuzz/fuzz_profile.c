@@ -4,27 +4,18 @@
 #include "codec/profile_internal.h"
 #include "fuzz_target.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { LENGTH_BYTES = 8 };
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static void check_accepted(const gaac_profile *profile)
 {
     gaac_profile *again;
     uint8_t *bytes, *bytes_again;
     size_t size, size_again;
-    require(gaac_profile_layers(profile) > 0);
-    require(gaac_profile_serialize(profile, &bytes, &size, NULL) == GAAC_OK);
-    require(gaac_profile_parse(&again, bytes, size, NULL, NULL) == GAAC_OK);
-    require(gaac_profile_serialize(again, &bytes_again, &size_again, NULL) == GAAC_OK);
-    require(size == size_again && memcmp(bytes, bytes_again, size) == 0);
+    REQUIRE(gaac_profile_layers(profile) > 0);
+    REQUIRE(gaac_profile_serialize(profile, &bytes, &size, NULL) == GAAC_OK);
+    REQUIRE(gaac_profile_parse(&again, bytes, size, NULL, NULL) == GAAC_OK);
+    REQUIRE(gaac_profile_serialize(again, &bytes_again, &size_again, NULL) == GAAC_OK);
+    REQUIRE(size == size_again && memcmp(bytes, bytes_again, size) == 0);
     gaac_profile_destroy(again);
     free(bytes_again);
     free(bytes);
@@ -35,11 +26,11 @@ static void parse(const uint8_t *bytes, size_t size)
     gaac_profile *profile;
     gaac_error error = {GAAC_OK, ""};
     const gaac_status status = gaac_profile_parse(&profile, bytes, size, NULL, &error);
-    require((status == GAAC_OK) == (profile != NULL));
+    REQUIRE((status == GAAC_OK) == (profile != NULL));
     if (status == GAAC_OK)
         check_accepted(profile);
     else
-        require((status == GAAC_ERROR_CORRUPT || status == GAAC_ERROR_UNSUPPORTED) && error.status == status &&
+        REQUIRE((status == GAAC_ERROR_CORRUPT || status == GAAC_ERROR_UNSUPPORTED) && error.status == status &&
                 error.message[0] != '\0' && strchr(error.message, '\n') == NULL);
     gaac_profile_destroy(profile);
 }
@@ -53,7 +44,7 @@ static void parse_sealed(const uint8_t *bytes, size_t size)
     if (header > size - LENGTH_BYTES || !gaac_profile_find_checksum(bytes + LENGTH_BYTES, header, &offset))
         return;
     uint8_t *copy = malloc(size);
-    require(copy != NULL);
+    REQUIRE(copy != NULL);
     memcpy(copy, bytes, size);
     offset += LENGTH_BYTES;
     gaac_profile_checksum_digits(gaac_profile_checksum(copy, size, offset), (char *)copy + offset);

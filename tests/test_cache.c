@@ -1,5 +1,6 @@
 /* Model-based random testing: a sequence of operations on the cache and on a plain array, compared after
  * each step. */
+#include "cache_model.h"
 #include "random_kv.h"
 
 #include <setjmp.h>
@@ -9,79 +10,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-#include "cache/cache_internal.h"
-#include "gaac/gaac.h"
-
-/* A plain array, and which cells of it are written: what drop does depends on that. */
-typedef struct model {
-    gaac_shape shape[4];
-    uint32_t layers, sequences, cells;
-    uint16_t *data[4][2]; /* [layer][part], rows [sequence][cell] */
-    uint8_t *written[4];  /* [layer], bits of the part, [sequence][cell] */
-    uint8_t *complete[4]; /* [layer][sequence][block]: all its cells were written once since it was empty */
-} model;
-
-static size_t row_elements(const model *m, uint32_t layer, unsigned part)
-{
-    return (size_t)m->shape[layer].kv_heads * (part ? m->shape[layer].head_dim_v : m->shape[layer].head_dim_k);
-}
-
-static void make_model(model *m)
-{
-    for (uint32_t l = 0; l < m->layers; l++) {
-        for (unsigned part = 0; part < 2; part++)
-            m->data[l][part] = calloc((size_t)m->sequences * m->cells, row_elements(m, l, part) * 2);
-        m->written[l] = calloc(m->sequences, m->cells);
-        m->complete[l] = calloc(m->sequences, m->cells / 16);
-    }
-}
-
-static void free_model(model *m)
-{
-    for (uint32_t l = 0; l < m->layers; l++) {
-        free(m->data[l][0]);
-        free(m->data[l][1]);
-        free(m->written[l]);
-        free(m->complete[l]);
-    }
-}
-
-static uint16_t *model_row(model *m, uint32_t layer, unsigned part, uint32_t sequence, uint64_t cell)
-{
-    return m->data[layer][part] + ((size_t)sequence * m->cells + cell) * row_elements(m, layer, part);
-}
-
-static void model_write(model *m, uint32_t layer, unsigned part, uint32_t sequence, uint64_t cell, const uint16_t *row)
-{
-    memcpy(model_row(m, layer, part, sequence, cell), row, row_elements(m, layer, part) * 2);
-    uint8_t *written = m->written[layer] + (size_t)sequence * m->cells;
-    written[cell] |= (uint8_t)(1u << part);
-    bool full = true;
-    for (uint64_t c = cell / 16 * 16; c < cell / 16 * 16 + 16; c++)
-        full = full && written[c] == 3;
-    if (full)
-        m->complete[layer][(size_t)sequence * (m->cells / 16) + cell / 16] = 1;
-}
-
-/* Whole blocks go; of others only cells of blocks that were never complete. */
-static void model_drop(model *m, uint32_t layer, uint32_t sequence, uint64_t first, uint64_t count)
-{
-    for (uint64_t block = first / 16; block * 16 < first + count; block++) {
-        const uint64_t begin = block * 16 > first ? block * 16 : first;
-        const uint64_t end = block * 16 + 16 < first + count ? block * 16 + 16 : first + count;
-        uint8_t *complete = &m->complete[layer][(size_t)sequence * (m->cells / 16) + block];
-        if (*complete && end - begin < 16)
-            continue;
-        for (uint64_t cell = begin; cell < end; cell++) {
-            for (unsigned part = 0; part < 2; part++)
-                memset(model_row(m, layer, part, sequence, cell), 0, row_elements(m, layer, part) * 2);
-            m->written[layer][(size_t)sequence * m->cells + cell] = 0;
-        }
-        if (end - begin == 16)
-            *complete = 0;
-    }
-}
 
 static void compare(model *m, const gaac_cache *cache, uint32_t layer, uint32_t sequence, uint64_t first,
                     uint64_t count)
@@ -97,35 +25,6 @@ static void compare(model *m, const gaac_cache *cache, uint32_t layer, uint32_t 
                                 row_elements(m, layer, part) * 2);
         free(rows);
     }
-}
-
-/* The sums that the cache keeps must be those of its blocks. */
-static void check_sums(const gaac_cache *cache)
-{
-    for (uint32_t l = 0; l < cache->layers; l++) {
-        const gaac_layer *layer = &cache->layer[l];
-        uint64_t count[GAAC_STATE_CODED + 1] = {0}, stored = 0, slots = 0, exceptions = 0;
-        for (uint32_t s = 0; s < cache->sequences; s++)
-            for (uint64_t b = 0; b < cache->blocks_per_sequence; b++) {
-                const gaac_block *block = gaac_block_at(cache, layer, s, b);
-                count[block->state]++;
-                if (block->state == GAAC_STATE_CODED) {
-                    stored += block->stored_n;
-                    exceptions += block->exceptions;
-                    slots += layer->epochs[block->epoch].codec->slot_bytes;
-                }
-            }
-        assert_memory_equal(count, layer->count, sizeof count);
-        assert_int_equal(stored, layer->stored_n);
-        assert_int_equal(slots, layer->slot_bytes);
-        assert_int_equal(exceptions, layer->exceptions);
-    }
-    uint64_t used = 0, blocks = 0;
-    for (uint32_t p = 0; p < cache->pool_count; p++)
-        used += cache->pools[p]->used;
-    for (uint32_t l = 0; l < cache->layers; l++)
-        blocks += cache->sequences * cache->blocks_per_sequence - cache->layer[l].count[GAAC_STATE_EMPTY];
-    assert_int_equal(used, blocks);
 }
 
 typedef struct run {
@@ -184,7 +83,6 @@ static void step_drop(run *r)
     }
 }
 
-/* Copying an empty block empties the destination; any other block is copied cell by cell. */
 static void step_copy(run *r)
 {
     const uint32_t from = random_below(&r->seed, r->m.sequences), to = random_below(&r->seed, r->m.sequences);
@@ -192,35 +90,10 @@ static void step_copy(run *r)
     const uint64_t count = random_below(&r->seed, (unsigned)(r->m.cells - first + 1));
     gaac_error error;
     assert_int_equal(gaac_cache_copy(r->cache, from, to, first, count, &error), GAAC_OK);
-    for (uint32_t layer = 0; from != to && layer < r->m.layers; layer++) {
+    for (uint32_t layer = 0; layer < r->m.layers; layer++) {
+        model_copy(&r->m, layer, from, to, first, count);
         compare(&r->m, r->cache, layer, from, 0, r->m.cells);
-        for (unsigned part = 0; part < 2; part++) { /* take the destination as read, after checking the copied cells */
-            const size_t elements = row_elements(&r->m, layer, part);
-            uint16_t *rows = malloc(r->m.cells * elements * 2);
-            assert_int_equal(
-                gaac_cache_read(r->cache, layer, (gaac_part)part, to, 0, r->m.cells, rows, elements, &error), GAAC_OK);
-            for (uint64_t c = 0; c < r->m.cells; c++) {
-                const uint16_t *want = model_row(&r->m, layer, part, c >= first && c < first + count ? from : to, c);
-                assert_memory_equal(rows + c * elements, want, elements * 2);
-            }
-            free(rows);
-        }
-        for (uint64_t c = first; c < first + count; c++)
-            for (unsigned part = 0; part < 2; part++)
-                memcpy(model_row(&r->m, layer, part, to, c), model_row(&r->m, layer, part, from, c),
-                       row_elements(&r->m, layer, part) * 2);
-        /* Which cells count as written follows the cache: read it off, since it only matters to drop. */
-        for (uint64_t b = 0; b < r->m.cells / 16; b++) {
-            const gaac_block *block = gaac_block_at(r->cache, &r->cache->layer[layer], to, b);
-            r->m.complete[layer][(size_t)to * (r->m.cells / 16) + b] =
-                block->state != GAAC_STATE_EMPTY && (block->state != GAAC_STATE_OPEN || block->valid);
-            for (unsigned c = 0; c < 16; c++)
-                r->m.written[layer][(size_t)to * r->m.cells + b * 16 + c] =
-                    block->state == GAAC_STATE_EMPTY ? 0
-                    : block->state == GAAC_STATE_OPEN && !block->valid
-                        ? (uint8_t)((block->written[0] >> c & 1) | (block->written[1] >> c & 1) << 1)
-                        : 3;
-        }
+        compare(&r->m, r->cache, layer, to, 0, r->m.cells);
     }
 }
 
@@ -259,7 +132,7 @@ static void random_run(uint64_t seed, gaac_cache_mode mode, unsigned steps)
             compare(&r.m, r.cache, random_below(&r.seed, r.m.layers), random_below(&r.seed, r.m.sequences), 0,
                     r.m.cells);
         if (step % 16 == 0)
-            check_sums(r.cache);
+            assert_true(cache_sums_agree(r.cache));
     }
     for (uint32_t l = 0; l < r.m.layers; l++)
         for (uint32_t s = 0; s < r.m.sequences; s++)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,13 +139,38 @@ typedef struct rope_keys {
     double factor;
 } rope_keys;
 
+/* Bytes of the UTF-8 sequence at `at`, or 0 where there is none. */
+static size_t utf8_sequence(const unsigned char *at, size_t left)
+{
+    const unsigned lead = at[0], second = left > 1 ? at[1] : 0;
+    const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    if (length > left || (lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) ||
+        (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f))
+        return 0; /* cut off, overlong, a surrogate or past U+10FFFF */
+    for (size_t i = 1; i < length; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    return length;
+}
+
+/* As a line of UTF-8, which is what a profile takes: control characters become spaces, bytes that are no UTF-8
+ * question marks. Too long a text ends before the character that doesn't fit. */
 static void copy_text(char *to, size_t size, text from)
 {
-    const size_t length = from.length < size ? from.length : size - 1;
-    memcpy(to, from.bytes, length);
-    for (size_t i = 0; i < length; i++)
-        if ((unsigned char)to[i] < ' ')
-            to[i] = ' ';
+    size_t length = 0, step;
+    for (size_t i = 0; i < from.length; i += step) {
+        const unsigned char *at = (const unsigned char *)from.bytes + i;
+        const size_t sequence = utf8_sequence(at, from.length - i);
+        step = sequence ? sequence : 1;
+        if (step > size - 1 - length)
+            break;
+        memcpy(to + length, at, step);
+        if (!sequence)
+            to[length] = '?';
+        else if (*at < ' ')
+            to[length] = ' ';
+        length += step;
+    }
     to[length] = 0;
 }
 
@@ -191,6 +217,8 @@ static bool take_pair(cursor *c, gguf_info *info, rope_keys *rope)
         return skip_value(c, type, 0);
     if (!take_scalar(c, type, &real, &whole))
         return false;
+    if (base && (!isfinite(real) || signbit(real)))
+        return false; /* no base of a rotation, and nothing that a profile can say */
     if (base)
         info->rope_base = real;
     if (factor || linear)

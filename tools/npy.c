@@ -143,22 +143,22 @@ static gaac_status map_file(npy_file *file, const char *path, gaac_error *error)
     return result;
 }
 
-gaac_status npy_parse(npy_file *file, const void *data, size_t size, gaac_error *error)
+gaac_status npy_parse(npy_file *file, const void *bytes, size_t size, gaac_error *error)
 {
     *file = (npy_file){0};
-    const uint8_t *bytes = data;
+    const uint8_t *at = bytes;
     static const char magic[] = "\x93NUMPY";
-    if (size < 12 || memcmp(bytes, magic, 6) != 0)
+    if (!at || size < 12 || memcmp(at, magic, 6) != 0)
         return data_error(error, GAAC_ERROR_CORRUPT, "not a NumPy .npy file; save the array with numpy.save");
-    const unsigned version = bytes[6];
+    const unsigned version = at[6];
     const size_t start = version == 1 ? 10 : 12;
-    size_t length = bytes[8] | (size_t)bytes[9] << 8;
+    size_t length = at[8] | (size_t)at[9] << 8;
     if (version != 1)
-        length |= (size_t)bytes[10] << 16 | (size_t)bytes[11] << 24;
-    if (version < 1 || version > 3 || length > size - start || !parse_header(file, (const char *)bytes + start, length))
+        length |= (size_t)at[10] << 16 | (size_t)at[11] << 24;
+    if (version < 1 || version > 3 || length > size - start || !parse_header(file, (const char *)at + start, length))
         return data_error(error, GAAC_ERROR_CORRUPT,
                           "the .npy header is damaged or of a kind this command can't read; save the array again");
-    file->data = bytes + start + length;
+    file->data = at + start + length;
     file->data_bytes = size - start - length;
     return GAAC_OK;
 }

@@ -69,11 +69,16 @@ static gaac_status remember_reopened(gaac_cache *cache, gaac_layer *layer, gaac_
 }
 
 /* A block's rows in the tables count from its first write until it is dropped. */
-static void count_row(gaac_cache *cache, const gaac_layer *layer, int sign)
+static void add_row(gaac_cache *cache, const gaac_layer *layer)
 {
-    const uint64_t bytes = (uint64_t)(int64_t)sign * gaac_layer_row_bytes(layer);
-    cache->budget.used += bytes;
-    cache->budget.resident += bytes;
+    cache->budget.used += gaac_layer_row_bytes(layer);
+    gaac_budget_add_resident(&cache->budget, gaac_layer_row_bytes(layer));
+}
+
+static void take_row_away(gaac_cache *cache, const gaac_layer *layer)
+{
+    cache->budget.used -= gaac_layer_row_bytes(layer);
+    cache->budget.resident -= gaac_layer_row_bytes(layer);
 }
 
 static gaac_status open_empty(gaac_cache *cache, gaac_layer *layer, gaac_block *block, gaac_error *error)
@@ -83,7 +88,7 @@ static gaac_status open_empty(gaac_cache *cache, gaac_layer *layer, gaac_block *
     if (status != GAAC_OK)
         return status;
     memset(gaac_pool_unit(layer->raw, unit), 0, layer->layout.raw_bytes);
-    count_row(cache, layer, 1);
+    add_row(cache, layer);
     block->unit = unit;
     block->written[GAAC_K] = block->written[GAAC_V] = 0;
     block->valid = false;
@@ -238,7 +243,7 @@ void gaac_block_drop(gaac_cache *cache, gaac_layer *layer, gaac_block_name name)
         gaac_pool_give(layer->epochs[block->epoch].slots, block->unit);
     else
         gaac_pool_give(layer->raw, block->unit);
-    count_row(cache, layer, -1);
+    take_row_away(cache, layer);
     account(layer, block, -1);
     memset(block, 0, sizeof *block);
     account(layer, block, 1);

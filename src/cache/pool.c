@@ -49,7 +49,7 @@ void gaac_pool_free(gaac_pool *pool)
     pool->warm = pool->cold = NULL;
 }
 
-static void count_resident(gaac_budget *budget, uint64_t bytes)
+void gaac_budget_add_resident(gaac_budget *budget, uint64_t bytes)
 {
     budget->resident += bytes;
     if (budget->resident > budget->peak)
@@ -91,7 +91,7 @@ static gaac_status take_new(gaac_pool *pool, uint32_t *unit, gaac_error *error)
             return status;
         *unit = pool->touched++;
     }
-    count_resident(pool->budget, pool->unit_bytes);
+    gaac_budget_add_resident(pool->budget, pool->unit_bytes);
     return GAAC_OK;
 }
 

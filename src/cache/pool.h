@@ -11,8 +11,11 @@ typedef struct gaac_budget {
     uint64_t used;     /* bytes of units that are out, and of tables */
     uint64_t resident; /* bytes that units and tables take from the system, free units included. Free units
                           are taken again first, so this follows `used`. */
-    uint64_t peak;
+    uint64_t peak;     /* of `resident` */
 } gaac_budget;
+
+/* Counts bytes that have become resident. */
+void gaac_budget_add_resident(gaac_budget *budget, uint64_t bytes);
 
 /* Units are numbered from 0. A unit's memory becomes resident when it is first taken; of the units that
  * come back, a few stay resident to be taken again, and the others' pages go back to the system where

@@ -154,6 +154,9 @@ static gaac_status decode_coded_unit(const gaac_codec *codec, const uint8_t *slo
     gaac_unit_tags tags;
     if (!kernels->expand_tags(unit->hv, unit_parts(unit), variable, bytes, &tags))
         return gaac_fail(error, GAAC_ERROR_CORRUPT, "head %u: its tags need more bytes than the slot holds", head);
+    if (unit->has_k != unit->has_v && !gaac_is_of_one_part(unit->hv, unit->has_k ? GAAC_K : GAAC_V, variable, bytes,
+                                                           gaac_entry_exceptions(entry) != 0))
+        return gaac_fail(error, GAAC_ERROR_CORRUPT, "head %u: its tags or exceptions are not its own", head);
     const uint8_t *head_fixed = slot + (size_t)head * layout->head_fixed_bytes;
     for (unsigned part = 0; part < 2; part++) {
         if ((unit_parts(unit) >> part & 1) == 0)

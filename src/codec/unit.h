@@ -64,6 +64,10 @@ gaac_fragments_to_rows_fn gaac_k_fragments_to_rows_c, gaac_v_fragments_to_rows_c
  * Bounded by `bytes`; returns false on what no encoder writes (fragments then hold some values). */
 bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, uint16_t *fragments);
 
+/* Whether a unit that has this part alone has tags and exceptions of no other. For bytes of which expand_tags
+ * thought well; has_exceptions: what the entry says. */
+bool gaac_is_of_one_part(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, bool has_exceptions);
+
 /* The codec's function table; src/cpu fills it for the machine. */
 typedef struct gaac_codec_kernels {
     gaac_expand_tags_fn *expand_tags;

@@ -128,3 +128,28 @@ bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable,
     }
     return false;
 }
+
+/* Tag bits that a part has in byte i of the tags: a byte of two, or half of one. */
+static unsigned tag_mask(unsigned hv, gaac_part part, unsigned i)
+{
+    if (hv == 2)
+        return (gaac_part)(i & 1) == part ? 0xff : 0;
+    return part == GAAC_K ? 0x0f : 0xf0;
+}
+
+bool gaac_is_of_one_part(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, bool has_exceptions)
+{
+    for (unsigned i = 0; i < GAAC_TAG_BYTES * hv; i++)
+        if ((variable[i] & ~tag_mask(hv, part, i)) != 0)
+            return false;
+    bool more = has_exceptions;
+    for (uint32_t end = bytes; more; end -= 4) {
+        if (end < GAAC_TAG_BYTES * hv + 4)
+            return false;
+        const uint32_t record = load_u32(variable + end - 4);
+        if ((record >> 13 & 1) >= hv || (gaac_part)(record >> 14 & 1) != part)
+            return false;
+        more = record >> 31 != 0;
+    }
+    return true;
+}

@@ -138,6 +138,21 @@ class Gguf(WithHost):
         self.assertEqual((info["rope_base"], info["rope_scaling"]), (10000, "linear:2.5"))
         self.assertEqual(info["model_name"], "two lines \u00e9")
 
+    def test_names_become_lines_of_utf8(self):
+        """What a profile takes: else a long calibration ends with a profile that can't be written."""
+        for name, wanted in (
+            (b"x" + "\u00e9".encode() * 140, "x" + "\u00e9" * 127),
+            (b"a\xff\xc3b\xed\xa0\x80", "a??b???"),
+            ("\u20ac \U0001f600".encode(), "\u20ac \U0001f600"),
+        ):
+            value = struct.pack("<Q", len(name)) + name
+            self.assertEqual(self.info(gguf([("general.name", 8, value)]))["model_name"], wanted)
+
+    def test_no_base_of_a_rotation(self):
+        for base in (float("nan"), float("inf"), -1.0):
+            self.model = self.path("bad.gguf", gguf([("x.rope.freq_base", 6, struct.pack("<f", base))]))
+            self.assert_refused(self.calibrate(), 3, "bad.gguf")
+
     def test_fingerprint_tells_files_apart(self):
         big = bytes(3 << 20)
         hashes = [
