@@ -56,14 +56,17 @@ static gaac_isa system_isa(void)
     static const char *const avx512[] = {"avx512f",    "avx512bw",     "avx512vl", "avx512dq",
                                          "avx512vbmi", "avx512_vbmi2", NULL};
     static const char *const bf16[] = {"avx512_bf16", NULL};
+    static const char *const amx[] = {"amx_tile", "amx_bf16", NULL};
     if (!system_has(avx2))
         return GAAC_ISA_C;
     if (!system_has(avx512))
         return GAAC_ISA_AVX2;
-    return system_has(bf16) ? GAAC_ISA_AVX512BF16 : GAAC_ISA_AVX512;
+    if (!system_has(bf16))
+        return GAAC_ISA_AVX512;
+    return system_has(amx) ? GAAC_ISA_AMX : GAAC_ISA_AVX512BF16;
 }
 
-static const gaac_isa ladder[] = {GAAC_ISA_C, GAAC_ISA_AVX2, GAAC_ISA_AVX512, GAAC_ISA_AVX512BF16};
+static const gaac_isa ladder[] = {GAAC_ISA_C, GAAC_ISA_AVX2, GAAC_ISA_AVX512, GAAC_ISA_AVX512BF16, GAAC_ISA_AMX};
 
 #endif
 

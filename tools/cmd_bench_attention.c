@@ -25,7 +25,7 @@ static const char help[] =
     "  --head-dim D       channels of a head (default 64,128; JSON 128)\n"
     "  --gqa G            query heads that share a KV head (default 1,4,8; JSON 4)\n"
     "  --threads N        up to this machine's (default 1 and 2; JSON all)\n"
-    "  --isa NAME         c, avx2, avx512 or avx512bf16 (default all that the machine has; JSON the best)\n"
+    "  --isa NAME         c, avx2, avx512, avx512bf16 or amx (default all that the machine has; JSON the best)\n"
     "  --kv-heads H       KV heads (default 8)\n"
     "  --tokens T         tokens of context, at least 1024 (default: 512 MiB of BF16; 64 MiB with plain C)\n"
     "  --layers L         layers of that many tokens, one call each (default 1)\n"
@@ -46,7 +46,7 @@ enum {
 #define WORKING_SET (512.0 * (1 << 20))
 #define PLAIN_C_WORKING_SET (64.0 * (1 << 20)) /* limited by arithmetic: more says nothing, and takes minutes */
 
-static const char *const isa_names[] = {"c", "avx2", "avx512", "avx512bf16"};
+static const char *const isa_names[] = {"c", "avx2", "avx512", "avx512bf16", "amx"};
 enum { ISAS = sizeof isa_names / sizeof *isa_names };
 
 enum {
@@ -148,7 +148,7 @@ static int parse_isas(arguments *a)
         }
     }
     free(text);
-    return sound ? TOOL_OK : tool_fail(TOOL_USAGE, "--isa %s: give c, avx2, avx512 or avx512bf16", optarg);
+    return sound ? TOOL_OK : tool_fail(TOOL_USAGE, "--isa %s: give c, avx2, avx512, avx512bf16 or amx", optarg);
 }
 
 static int parse_size(const char *name, uint64_t least, uint64_t most, uint64_t *value)

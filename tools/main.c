@@ -42,7 +42,7 @@ static const struct command {
 /* The library ignores a GAAC_CPU that it does not know; a user who set it meant something. */
 static bool cpu_variable_is_known(void)
 {
-    static const char *const known[] = {"c", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"};
+    static const char *const known[] = {"c", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16"};
     const char *value = getenv("GAAC_CPU");
     if (!value)
         return true;
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
     if (argc < 2)
         return tool_fail(TOOL_USAGE, "which command? one of exec, calibrate, inspect, bench; see gaac --help");
     if (!cpu_variable_is_known())
-        return tool_fail(TOOL_USAGE, "GAAC_CPU=%s: set it to c, avx2, avx512, avx512bf16, neon or neonbf16",
+        return tool_fail(TOOL_USAGE, "GAAC_CPU=%s: set it to c, avx2, avx512, avx512bf16, amx, neon or neonbf16",
                          getenv("GAAC_CPU"));
     const char *name = argv[1];
     if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {

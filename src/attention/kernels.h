@@ -2,10 +2,6 @@
  * (format/layout.h). src/cpu fills the table for the machine; kernels_c.c is the definition. Coded blocks
  * are decoded into fragment order first, so that coded and raw blocks run through the same instructions.
  *
- * No set uses vdpbf16ps: it multiplies as many pairs a cycle as FMA does on the CPUs that have it (Golden Cove:
- * one vdpbf16ps every two cycles, two FMAs every cycle), flushes subnormals, and measured slower but for a
- * single row in the second-level cache.
- *
  * What every set obeys, so that results don't depend on how rows are batched: the operations that make
  * one row's numbers, and their order, are the same whatever the other rows are. */
 #ifndef GAAC_ATTENTION_KERNELS_H
@@ -63,7 +59,17 @@ typedef struct gaac_logit_params {
 typedef float gaac_softmax_fn(float *scores, uint64_t visible, const uint16_t *bias, const gaac_logit_params *params,
                               gaac_softmax_state *state);
 
+/* What a set's kernels need of a thread beforehand (registers set up, say), and what was there before. */
+typedef struct gaac_kernel_context {
+    _Alignas(64) uint8_t bytes[64];
+} gaac_kernel_context;
+
 typedef struct gaac_attention_kernels {
+    /* Called in a thread before and after its calls of the kernels below, in pairs; NULL: not needed. Costs as
+     * much as a few tiles. */
+    void (*enter)(gaac_kernel_context *before);
+    void (*leave)(const gaac_kernel_context *before);
+    float weight_error;     /* what weigh takes a weight for, relative to it: 0 for all of its bits */
     const uint8_t *v_order; /* [16]: accumulator i of a fragment is channel 2F (v_order[i] >> 1) +
                                2f + (v_order[i] & 1) of the unit, f of F fragments */
     gaac_score_fn *score;

@@ -124,8 +124,10 @@ float gaac_softmax_c(float *scores, uint64_t visible, const uint16_t *bias, cons
 
 void gaac_attention_kernels_init_c(gaac_attention_kernels *kernels)
 {
-    kernels->v_order = gaac_v_order_natural;
-    kernels->score = gaac_score_c;
-    kernels->weigh = gaac_weigh_c;
-    kernels->softmax = gaac_softmax_c;
+    *kernels = (gaac_attention_kernels){
+        .v_order = gaac_v_order_natural,
+        .score = gaac_score_c,
+        .weigh = gaac_weigh_c,
+        .softmax = gaac_softmax_c,
+    };
 }

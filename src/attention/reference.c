@@ -6,8 +6,10 @@
  *   bias, the subtraction of the maximum and the softcap's tanh (2^-22 of the cap) add their own,
  * so a logit is off by delta <= (D + 4) u scale A + 4 u (|s| + |max| + |bias|) + 2^-22 cap, and its weight by the
  * factor 1 +- (delta + 2^-22), 2^-22 being the kernels' exponential. Numerator and denominator have that error
- * once each; summing n terms adds n u to each, and rescaling once a step of 64 cells 2 u. Together
- *   |out - exact| <= (2 max delta + 2^-21 + 3 n u + 32 u) * sum(w |v|) / sum(w). */
+ * once each; summing n terms adds n u to each, and rescaling once a step of 64 cells 2 u. Kernels may take weights
+ * for a little less than they are (gaac_attention_kernels.weight_error, up to 2^-16), and subnormal numbers for
+ * zero. Together
+ *   |out - exact| <= (2 max delta + 2^-21 + 2^-16 + 3 n u + 32 u) * sum(w |v|) / sum(w) + 2^-126. */
 #include "attention/attention.h"
 #include "attention/kernels.h"
 #include "base/base.h"
@@ -100,7 +102,9 @@ static void attend(const reference *r, uint32_t token, uint32_t head, float *out
     for (uint32_t i = 0; i < dim; i++) {
         out[i] = sum == 0 ? 0 : (float)(r->acc[i] / sum);
         if (tolerance != NULL)
-            tolerance[i] = (float)((2 * error + 0x1p-21 + (3 * count + 32) * U) * (sum == 0 ? 0 : r->size[i] / sum));
+            tolerance[i] =
+                (float)((2 * error + 0x1p-21 + 0x1p-16 + (3 * count + 32) * U) * (sum == 0 ? 0 : r->size[i] / sum) +
+                        0x1p-126);
     }
 }
 

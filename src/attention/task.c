@@ -324,21 +324,31 @@ static bool run_head(const task *t)
     return weigh_rows(t);
 }
 
-bool gaac_task_run(const gaac_attention_call *call, const gaac_attention_place *place, const gaac_live_blocks *live,
-                   uint64_t first, uint64_t count, const gaac_task_scratch *scratch, const gaac_partial *partial)
+static bool run_steps(task *t, const gaac_live_blocks *live, uint64_t first, uint64_t end)
 {
-    task t = {.call = call, .place = place, .scratch = scratch, .partial = partial};
-    const uint64_t end = first + count;
-    prepare_rows(&t);
-    view_step(&t, live, first, end, &t.next);
-    while (t.next.step.count != 0) {
-        t.now = t.next;
-        first += t.now.step.count;
-        view_step(&t, live, first, end, &t.next);
-        for (t.head = 0; t.head < place->heads; t.head++) {
-            if (!run_head(&t))
+    prepare_rows(t);
+    view_step(t, live, first, end, &t->next);
+    while (t->next.step.count != 0) {
+        t->now = t->next;
+        first += t->now.step.count;
+        view_step(t, live, first, end, &t->next);
+        for (t->head = 0; t->head < t->place->heads; t->head++) {
+            if (!run_head(t))
                 return false;
         }
     }
     return true;
+}
+
+bool gaac_task_run(const gaac_attention_call *call, const gaac_attention_place *place, const gaac_live_blocks *live,
+                   uint64_t first, uint64_t count, const gaac_task_scratch *scratch, const gaac_partial *partial)
+{
+    task t = {.call = call, .place = place, .scratch = scratch, .partial = partial};
+    gaac_kernel_context before;
+    if (call->kernels->enter != NULL)
+        call->kernels->enter(&before);
+    const bool good = run_steps(&t, live, first, first + count);
+    if (call->kernels->leave != NULL)
+        call->kernels->leave(&before);
+    return good;
 }

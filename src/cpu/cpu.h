@@ -14,13 +14,14 @@ typedef enum gaac_isa {
     GAAC_ISA_AVX2, /* x86-64 */
     GAAC_ISA_AVX512,
     GAAC_ISA_AVX512BF16,
+    GAAC_ISA_AMX,
     GAAC_ISA_NEON, /* 64-bit Arm */
     GAAC_ISA_NEONBF16,
     GAAC_ISA_COUNT
 } gaac_isa;
 
 /* What this machine can run, without the environment's cap. GAAC_ISA_C everywhere; AVX2 means AVX2, FMA, BMI2,
- * F16C; AVX512 means F, BW, VL, DQ, VBMI, VBMI2; AVX512BF16 adds BF16. NEON means Advanced SIMD, NEONBF16 adds
+ * F16C; AVX512 means F, BW, VL, DQ, VBMI, VBMI2; AVX512BF16 adds BF16; AMX adds tiles of BF16. NEON means Advanced SIMD, NEONBF16 adds
  * FEAT_BF16. */
 bool gaac_isa_supported(gaac_isa isa);
 const char *gaac_isa_name(gaac_isa isa);
@@ -39,6 +40,7 @@ void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels);
 void gaac_codec_kernels_init_neon(gaac_codec_kernels *kernels);
 void gaac_attention_kernels_init_avx2(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_avx512(gaac_attention_kernels *kernels);
+void gaac_attention_kernels_init_amx(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_neon(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_neonbf16(gaac_attention_kernels *kernels);
 

@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isa_names[GAAC_ISA_COUNT] = {"c", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"};
+static const char *const isa_names[GAAC_ISA_COUNT] = {"c", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16"};
 
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* One CPUID leaf; zeros when the CPU doesn't have it. */
 typedef struct leaf {
@@ -38,9 +40,21 @@ static unsigned read_xcr0(void)
     return low;
 }
 
+/* Tile registers are large, so Linux wants to be asked before a process uses them. It refuses where a thread's
+ * stack for signals could not hold them. */
+static bool may_use_tiles(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+#if defined(__linux__)
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
+
 static gaac_isa find_isa(void)
 {
-    enum { XMM_YMM = 0x6, OPMASK_ZMM = 0xe0 };
+    enum { XMM_YMM = 0x6, OPMASK_ZMM = 0xe0, TILES = 0x60000, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
     const leaf basic = read_leaf(1, 0), extended = read_leaf(0x80000001, 0);
     const leaf features = read_leaf(7, 0), more = read_leaf(7, 1);
 
@@ -54,7 +68,11 @@ static gaac_isa find_isa(void)
         !has_bits(features.ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) ||
         !has_bits(features.ecx, bit_AVX512VBMI | bit_AVX512VBMI2))
         return GAAC_ISA_AVX2;
-    return has_bits(more.eax, bit_AVX512BF16) ? GAAC_ISA_AVX512BF16 : GAAC_ISA_AVX512;
+    if (!has_bits(more.eax, bit_AVX512BF16))
+        return GAAC_ISA_AVX512;
+    if (!has_bits(features.edx, AMX_BF16 | AMX_TILE) || !has_bits(states, TILES) || !may_use_tiles())
+        return GAAC_ISA_AVX512BF16;
+    return GAAC_ISA_AMX;
 }
 
 static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
@@ -71,6 +89,8 @@ static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
         gaac_attention_kernels_init_avx2(attention);
     if (isa >= GAAC_ISA_AVX512)
         gaac_attention_kernels_init_avx512(attention);
+    if (isa >= GAAC_ISA_AMX)
+        gaac_attention_kernels_init_amx(attention);
 }
 
 #elif defined(__aarch64__) && defined(__linux__)

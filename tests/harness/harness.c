@@ -132,6 +132,9 @@ const char *volatile harness_running = "";
 static unsigned run_set(harness *h, const harness_options *options, unsigned *checked)
 {
     unsigned failed = 0;
+    gaac_kernel_context before;
+    if (h->tables->attention.enter != NULL)
+        h->tables->attention.enter(&before);
     for (unsigned f = 0; f < sizeof families / sizeof families[0]; f++) {
         for (unsigned e = 0; e < families[f]->count; e++) {
             const harness_entry *entry = &families[f]->entries[e];
@@ -150,6 +153,8 @@ static unsigned run_set(harness *h, const harness_options *options, unsigned *ch
             }
         }
     }
+    if (h->tables->attention.leave != NULL)
+        h->tables->attention.leave(&before);
     harness_running = h->label = "";
     return failed;
 }
