@@ -36,15 +36,18 @@ INLINE void widen(const uint16_t *tile, unsigned f, unsigned t, unsigned n, floa
 /* The same from a panel, where a step's (f, t) has QUADS x 4 vectors. */
 INLINE void read_panel(const float *panel, unsigned n, float32x4_t out[4])
 {
+    UNROLL
     for (unsigned i = 0; i < 4; i++)
         out[i] = vld1q_f32(panel + (size_t)(4 * n + i) * 4);
 }
 
 INLINE void write_panel(float *panel, const uint16_t *tile, unsigned f, unsigned t)
 {
+    UNROLL
     for (unsigned n = 0; n < QUADS; n++) {
         float32x4_t values[4];
         widen(tile, f, t, n, values);
+        UNROLL
         for (unsigned i = 0; i < 4; i++)
             vst1q_f32(panel + (size_t)(4 * n + i) * 4, values[i]);
     }
@@ -68,33 +71,41 @@ INLINE void score_block(const unsigned rows, const unsigned width, unsigned frag
                         unsigned i, const float *panel, const float *q, size_t q_stride, float *scores, bool accumulate)
 {
     float32x4_t sum[MAX_ROWS][MAX_SPREAD][QUADS];
+    UNROLL
     for (unsigned r = 0; r < rows; r++)
-        for (unsigned w = 0; w < width; w++)
-            for (unsigned n = 0; n < QUADS; n++)
-                sum[r][w][n] = vdupq_n_f32(0);
+        UNROLL
+    for (unsigned w = 0; w < width; w++)
+        UNROLL
+    for (unsigned n = 0; n < QUADS; n++)
+        sum[r][w][n] = vdupq_n_f32(0);
     for (unsigned step = 0; step < 4 * fragments; step++) {
         const unsigned f = step / 4, t = step % 4;
         float32x4_t factors[MAX_ROWS];
+        UNROLL
         for (unsigned r = 0; r < rows; r++)
             factors[r] = vld1q_f32(q + r * q_stride + (size_t)4 * step);
+        UNROLL
         for (unsigned w = 0; w < width; w++) {
             if (panel == NULL)
                 fetch_ahead(tiles, i + w, f, t);
+            UNROLL
             for (unsigned n = 0; n < QUADS; n++) {
                 float32x4_t values[4];
                 if (panel == NULL)
                     widen(tiles->tile[i + w], f, t, n, values);
                 else
                     read_panel(panel + (size_t)step * PANEL_STEP, n, values);
+                UNROLL
                 for (unsigned r = 0; r < rows; r++)
                     sum[r][w][n] = add_four(sum[r][w][n], values, factors[r]);
             }
         }
     }
+    UNROLL
     for (unsigned r = 0; r < rows; r++)
-        for (unsigned w = 0; w < width; w++)
-            put_scores(sum[r][w], scores + (size_t)r * GAAC_STEP_TOKENS + (size_t)(i + w) * GAAC_BLOCK_TOKENS,
-                       accumulate);
+        UNROLL
+    for (unsigned w = 0; w < width; w++)
+        put_scores(sum[r][w], scores + (size_t)r * GAAC_STEP_TOKENS + (size_t)(i + w) * GAAC_BLOCK_TOKENS, accumulate);
 }
 
 /* Fewer rows take more tiles at once: fewer than eight sums would wait for their own. */
@@ -163,33 +174,43 @@ INLINE void weigh_block(const unsigned rows, const unsigned width, const gaac_st
 {
     float32x4_t sum[MAX_ROWS][MAX_SPREAD][QUADS];
     acc += (size_t)f * GAAC_FRAGMENT_CHANNELS;
+    UNROLL
     for (unsigned r = 0; r < rows; r++)
-        for (unsigned w = 0; w < width; w++)
-            for (unsigned n = 0; n < QUADS; n++)
-                sum[r][w][n] = vmulq_n_f32(vld1q_f32(acc + r * acc_stride + (4 * w + n) * 4), factors[r]);
+        UNROLL
+    for (unsigned w = 0; w < width; w++)
+        UNROLL
+    for (unsigned n = 0; n < QUADS; n++)
+        sum[r][w][n] = vmulq_n_f32(vld1q_f32(acc + r * acc_stride + (4 * w + n) * 4), factors[r]);
     for (unsigned step = 0; step < 4 * GAAC_STEP_TILES; step++) {
         const unsigned i = step / 4, t = step % 4;
         float32x4_t factor[MAX_ROWS];
+        UNROLL
         for (unsigned r = 0; r < rows; r++)
             factor[r] = load_weights(weights + (size_t)r * GAAC_STEP_TOKENS + (size_t)i * GAAC_BLOCK_TOKENS, t);
+        UNROLL
         for (unsigned w = 0; w < width; w++) {
             if (panel == NULL)
                 fetch_ahead(tiles, i, f + w, t);
+            UNROLL
             for (unsigned n = 0; n < QUADS; n++) {
                 float32x4_t values[4];
                 if (panel == NULL)
                     widen(tiles->tile[i], f + w, t, n, values);
                 else
                     read_panel(panel + (size_t)step * PANEL_STEP, n, values);
+                UNROLL
                 for (unsigned r = 0; r < rows; r++)
                     sum[r][w][n] = add_four(sum[r][w][n], values, factor[r]);
             }
         }
     }
+    UNROLL
     for (unsigned r = 0; r < rows; r++)
-        for (unsigned w = 0; w < width; w++)
-            for (unsigned n = 0; n < QUADS; n++)
-                vst1q_f32(acc + r * acc_stride + (4 * w + n) * 4, sum[r][w][n]);
+        UNROLL
+    for (unsigned w = 0; w < width; w++)
+        UNROLL
+    for (unsigned n = 0; n < QUADS; n++)
+        vst1q_f32(acc + r * acc_stride + (4 * w + n) * 4, sum[r][w][n]);
 }
 
 /* As score_few: fewer rows take more fragments at once. */

@@ -8,6 +8,9 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Before loops over arrays of vectors: what isn't unrolled early keeps its sums in memory. */
+#define UNROLL _Pragma("GCC unroll 16")
+
 /* 16 bytes of a fragment: one position of t, the one with g = number (of 8). Two consecutive positions of an even
  * number are adjacent, so numbers 2n and 2n + 1 are a vector pair whatever t is. */
 INLINE uint32x4_t load_logical(const uint16_t *tile, unsigned f, unsigned t, unsigned number)
@@ -31,6 +34,7 @@ INLINE void put_scores(const float32x4_t sums[4], float *scores, bool accumulate
 {
     const float32x4_t sorted[4] = {vuzp1q_f32(sums[0], sums[1]), vuzp1q_f32(sums[2], sums[3]),
                                    vuzp2q_f32(sums[0], sums[1]), vuzp2q_f32(sums[2], sums[3])};
+    UNROLL
     for (unsigned i = 0; i < 4; i++, scores += 4)
         vst1q_f32(scores, accumulate ? vaddq_f32(vld1q_f32(scores), sorted[i]) : sorted[i]);
 }

@@ -30,6 +30,7 @@ typedef struct row_pair {
 /* Puts the sums of a tile and a row pair into one row. Vector n has [row][token] of tokens 2n, 2n + 1. */
 INLINE void put_row(const float32x4_t sum[TOKEN_PAIRS], bool second, float *scores, bool accumulate)
 {
+    UNROLL
     for (unsigned n = 0; n < TOKEN_PAIRS; n += 2, scores += 4) {
         const float64x2_t a = vreinterpretq_f64_f32(sum[n]), b = vreinterpretq_f64_f32(sum[n + 1]);
         const float32x4_t row = vreinterpretq_f32_f64(second ? vzip2q_f64(a, b) : vzip1q_f64(a, b));
@@ -44,9 +45,11 @@ INLINE void score_pairs(const unsigned pairs, bool odd, bool fetch, unsigned fra
     const uint16_t *tile = tiles->tile[i];
     float32x4_t sum[MAX_PAIRS][TOKEN_PAIRS];
     row_pair row[MAX_PAIRS];
+    UNROLL
     for (unsigned r = 0; r < pairs; r++) {
         row[r].q[0] = q + 2 * r * q_stride;
         row[r].q[1] = odd && r + 1 == pairs ? row[r].q[0] : row[r].q[0] + q_stride;
+        UNROLL
         for (unsigned n = 0; n < TOKEN_PAIRS; n++)
             sum[r][n] = vdupq_n_f32(0);
     }
@@ -55,19 +58,23 @@ INLINE void score_pairs(const unsigned pairs, bool odd, bool fetch, unsigned fra
         bfloat16x8_t factors[MAX_PAIRS];
         if (fetch)
             fetch_ahead(tiles, i, f, t);
+        UNROLL
         for (unsigned r = 0; r < pairs; r++)
             factors[r] = load_q(row[r].q[0] + (size_t)4 * step, row[r].q[1] + (size_t)4 * step);
+        UNROLL
         for (unsigned n = 0; n < TOKEN_PAIRS / 2; n++) {
             /* Registers 0 and 2 of two positions are tokens 2n and 2n + 1, registers 1 and 3 eight more each. */
             const uint32x4_t x = load_logical(tile, f, t, 2 * n), y = load_logical(tile, f, t, 2 * n + 1);
             const bfloat16x8_t near = vreinterpretq_bf16_u32(vuzp1q_u32(x, y));
             const bfloat16x8_t far = vreinterpretq_bf16_u32(vuzp2q_u32(x, y));
+            UNROLL
             for (unsigned r = 0; r < pairs; r++) {
                 sum[r][n] = vbfmmlaq_f32(sum[r][n], factors[r], near);
                 sum[r][n + TOKEN_PAIRS / 2] = vbfmmlaq_f32(sum[r][n + TOKEN_PAIRS / 2], factors[r], far);
             }
         }
     }
+    UNROLL
     for (unsigned r = 0; r < pairs; r++) {
         float *first = scores + (size_t)2 * r * GAAC_STEP_TOKENS;
         put_row(sum[r], false, first, accumulate);

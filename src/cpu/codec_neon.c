@@ -180,6 +180,7 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
     for (unsigned block = 0; block < GAAC_LANES; block += VECTOR_POSITIONS) {
         uint32x4_t c[GAAC_MAX_HV][3];
         load_codes(hv, fixed, block, c);
+        UNROLL
         for (unsigned h = 0; h < hv; h++) {
             uint32x4_t nibbles[8];
             nibble_words(c[h], load(&tags->n[part][h][block]), load(&tags->correction[part][h][block]), nibbles);
@@ -187,7 +188,8 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
                 transpose(nibbles + 4 * pair); /* now a vector a position */
                 for (unsigned q = 0; q < VECTOR_POSITIONS; q++) {
                     const unsigned position = block + q, offset = gaac_word_offset(h, 4 * pair, position);
-                    decode_words(part, load(fixed + offset), vaddq_u32(nibbles[4 * pair + q], load(bases + offset / 4)),
+                    decode_words(part, load(fixed + offset),
+                                 vaddq_u32(nibbles[4 * pair + q], load_bases(bases, offset)),
                                  fragments + (4 * h + 2 * pair) * GAAC_FRAGMENT_ELEMENTS + position * 8);
                 }
             }

@@ -13,12 +13,19 @@ gaac_fragments_to_rows_fn gaac_k_fragments_to_rows_neon, gaac_v_fragments_to_row
 
 /* Kernels written once for K and V, 64 and 128 channels, and compiled for each. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+/* Before loops over halves: arrays of vectors stay in registers only where such loops are gone. */
+#define UNROLL _Pragma("GCC unroll 2")
 
 enum { VECTOR_POSITIONS = 4 }; /* that one vector of 32-bit words holds, one word of each */
 
 static inline uint32x4_t load(const void *p)
 {
     return vld1q_u32(p);
+}
+/* Base words of the words at this offset of a part. */
+static inline uint32x4_t load_bases(gaac_base_words bases, unsigned offset)
+{
+    return vld1q_u32((const void *)((const uint8_t *)bases + offset));
 }
 static inline void store(void *p, uint32x4_t value)
 {

@@ -85,8 +85,7 @@ static inline uint16_t byte_mask(uint8x16_t v)
 }
 
 /* Notes which elements of four positions lie outside both windows, if any does. */
-static bool note_outside(uint8x16_t from_base[VECTOR_POSITIONS][2], uint16_t outside[2][GAAC_LANES],
-                         unsigned position)
+static bool note_outside(uint8x16_t from_base[VECTOR_POSITIONS][2], uint16_t outside[2][GAAC_LANES], unsigned position)
 {
     uint8x16_t largest = vdupq_n_u8(0);
     for (unsigned q = 0; q < VECTOR_POSITIONS; q++)
@@ -125,7 +124,7 @@ static ALWAYS_INLINE bool encode_four(gaac_part part, unsigned h, unsigned posit
             const unsigned offset = gaac_word_offset(h, 4 * pair, position + q);
             const uint16_t *fragment = fragments + (4 * h + 2 * pair) * GAAC_FRAGMENT_ELEMENTS + (position + q) * 8;
             const uint32x4_t exponents = split_words(part, fragment, fixed + offset);
-            from_base[q][pair] = vsubq_u8(as_bytes(exponents), as_bytes(rotate_left_1(load(bases + offset / 4))));
+            from_base[q][pair] = vsubq_u8(as_bytes(exponents), as_bytes(rotate_left_1(load_bases(bases, offset))));
         }
         wide[q] = vorrq_u8(needs_wide(from_base[q][0]), needs_wide(from_base[q][1]));
     }
@@ -165,6 +164,7 @@ static ALWAYS_INLINE bool encode_part(gaac_part part, unsigned hv, const uint16_
     bool outside = false;
     for (unsigned block = 0; block < GAAC_LANES; block += VECTOR_POSITIONS) {
         uint32x4_t c[GAAC_MAX_HV][3];
+        UNROLL
         for (unsigned h = 0; h < hv; h++)
             outside |= encode_four(part, h, block, fragments, bases, fixed, codes, c[h]);
         store_codes(hv, fixed, block, c);
