@@ -40,6 +40,7 @@ static const char help[] =
 
 enum {
     MOST_VALUES = 16,
+    MOST_ISAS = 32,      /* kernel sets are bits of a word */
     LEAST_TOKENS = 1024, /* what the cache calibrates on: below it nothing is coded */
     NOT_THIS_ISA = 77    /* exit code of a child whose kernel set the machine lacks */
 };
@@ -86,7 +87,7 @@ typedef struct value_list {
 
 typedef struct arguments {
     value_list head_dims, gqas, threads;
-    bool isa[ISAS], isa_given;
+    uint32_t isas; /* bit i: tool_isa_names[i]; 0: not given */
     uint32_t kv_heads, layers, query_tokens;
     uint64_t tokens; /* 0: by the working set */
     double seconds;
@@ -135,20 +136,31 @@ static int parse_threads(arguments *a)
     return parse_list("--threads", 1, machine_threads(), range, &a->threads);
 }
 
+/* Adds a kernel set; false for no known one. */
+static bool add_isa(arguments *a, const char *name)
+{
+    for (unsigned i = 0; i < MOST_ISAS && tool_isa_names[i]; i++) {
+        if (!strcmp(name, tool_isa_names[i])) {
+            a->isas |= UINT32_C(1) << i;
+            return true;
+        }
+    }
+    return false;
+}
+
 static int parse_isas(arguments *a)
 {
     char *text = tool_format("%s", optarg), *rest = text;
-    bool sound = true;
-    a->isa_given = true;
-    for (char *word; sound && (word = strsep(&rest, ",")) != NULL;) {
-        sound = false;
-        for (unsigned i = 0; i < ISAS; i++) {
-            if (!strcmp(word, isa_names[i]))
-                sound = a->isa[i] = true;
+    int code = TOOL_OK;
+    for (char *word; code == TOOL_OK && (word = strsep(&rest, ",")) != NULL;) {
+        if (!add_isa(a, word)) {
+            char *known = tool_list_isas();
+            code = tool_fail(TOOL_USAGE, "--isa %s: give %s", optarg, known);
+            free(known);
         }
     }
     free(text);
-    return sound ? TOOL_OK : tool_fail(TOOL_USAGE, "--isa %s: give c, avx2, avx512, avx512bf16 or amx", optarg);
+    return code;
 }
 
 static int parse_size(const char *name, uint64_t least, uint64_t most, uint64_t *value)
@@ -203,10 +215,7 @@ static int parse_option(int option, arguments *a)
 /* What one JSON object can't hold. */
 static int check_json(const arguments *a)
 {
-    unsigned isas = 0;
-    for (unsigned i = 0; i < ISAS; i++)
-        isas += a->isa[i];
-    if (a->head_dims.count > 1 || a->gqas.count > 1 || a->threads.count > 1 || isas > 1)
+    if (a->head_dims.count > 1 || a->gqas.count > 1 || a->threads.count > 1 || (a->isas & (a->isas - 1)) != 0)
         return tool_fail(TOOL_USAGE, "--json is one measurement; give one value for each option, or leave --json out");
     return TOOL_OK;
 }
@@ -225,6 +234,9 @@ static void fill_defaults(arguments *a)
     set_default(&a->threads, a->json, &(value_list){{1, 2}, all > 1 ? 2 : 1}, all);
     if (a->kv_heads == 0)
         a->kv_heads = 8;
+    const char *cpu = getenv("GAAC_CPU");
+    if (a->isas == 0 && cpu)
+        (void)add_isa(a, cpu); /* main has checked it */
 }
 
 static int parse(int argc, char **argv, arguments *a)
@@ -380,14 +392,15 @@ static int print_json(const arguments *a, const attention_caches *caches, const 
 
 static int run_json(const arguments *a)
 {
-    attention_caches caches;
+    attention_caches caches = {0};
     attention_bench_result result;
-    for (unsigned i = 0; i < ISAS; i++) {
-        if (!a->isa[i])
-            continue;
-        setenv("GAAC_CPU", isa_names[i], 1); /* before the library has looked at it */
-        if (strcmp(gaac_cpu_isa(), isa_names[i]) != 0)
-            return tool_fail(TOOL_USAGE, "--isa %s: this machine has no more than %s", isa_names[i], gaac_cpu_isa());
+    const char *isa = NULL;
+    for (unsigned i = 0; i < MOST_ISAS && tool_isa_names[i]; i++)
+        isa = a->isas >> i & 1 ? tool_isa_names[i] : isa;
+    if (isa) {
+        setenv("GAAC_CPU", isa, 1); /* before the library has looked at it */
+        if (strcmp(gaac_cpu_isa(), isa) != 0)
+            return tool_fail(TOOL_USAGE, "--isa %s: this machine does not have it", isa);
     }
     int code = make_caches(a, a->head_dims.value[0], &caches);
     if (code != TOOL_OK)
@@ -455,7 +468,7 @@ static int run_child(const arguments *a, const char *isa)
     if (strcmp(gaac_cpu_isa(), isa) != 0)
         return NOT_THIS_ISA;
     for (unsigned i = 0; i < a->head_dims.count; i++) {
-        attention_caches caches;
+        attention_caches caches = {0};
         int code = make_caches(a, a->head_dims.value[i], &caches);
         if (code != TOOL_OK)
             return code;
@@ -489,13 +502,13 @@ static int run_table(const arguments *a)
 {
     int code = TOOL_OK;
     print_heading(a);
-    for (unsigned i = 0; i < ISAS && code == TOOL_OK; i++) {
-        if (a->isa_given && !a->isa[i])
+    for (unsigned i = 0; i < MOST_ISAS && tool_isa_names[i] && code == TOOL_OK; i++) {
+        if (a->isas != 0 && !(a->isas >> i & 1))
             continue;
-        code = run_isa(a, isa_names[i]);
+        code = run_isa(a, tool_isa_names[i]);
         if (code == NOT_THIS_ISA)
-            code =
-                a->isa_given ? tool_fail(TOOL_USAGE, "--isa %s: this machine does not have it", isa_names[i]) : TOOL_OK;
+            code = a->isas != 0 ? tool_fail(TOOL_USAGE, "--isa %s: this machine does not have it", tool_isa_names[i])
+                                : TOOL_OK;
     }
     return code;
 }

@@ -40,25 +40,24 @@ static const struct command {
 };
 
 /* The library ignores a GAAC_CPU that it does not know; a user who set it meant something. */
-static bool cpu_variable_is_known(void)
+static int check_cpu_variable(void)
 {
-    static const char *const known[] = {"c", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16"};
     const char *value = getenv("GAAC_CPU");
-    if (!value)
-        return true;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(value, known[i]))
-            return true;
-    return false;
+    if (!value || tool_is_isa(value))
+        return TOOL_OK;
+    char *known = tool_list_isas();
+    const int code = tool_fail(TOOL_USAGE, "GAAC_CPU=%s: set it to %s", value, known);
+    free(known);
+    return code;
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 2)
         return tool_fail(TOOL_USAGE, "which command? one of exec, calibrate, inspect, bench; see gaac --help");
-    if (!cpu_variable_is_known())
-        return tool_fail(TOOL_USAGE, "GAAC_CPU=%s: set it to c, avx2, avx512, avx512bf16, amx, neon or neonbf16",
-                         getenv("GAAC_CPU"));
+    const int code = check_cpu_variable();
+    if (code != TOOL_OK)
+        return code;
     const char *name = argv[1];
     if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
         fputs(help, stdout);

@@ -147,6 +147,27 @@ bool tool_parse_fraction(const char *text, double *value)
     return end != text && !*end && *value > 0 && *value < 1;
 }
 
+const char *const tool_isa_names[] = {"c", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16", NULL};
+
+bool tool_is_isa(const char *name)
+{
+    for (unsigned i = 0; tool_isa_names[i]; i++)
+        if (!strcmp(name, tool_isa_names[i]))
+            return true;
+    return false;
+}
+
+char *tool_list_isas(void)
+{
+    char *list = tool_format("%s", tool_isa_names[0]);
+    for (unsigned i = 1; tool_isa_names[i]; i++) {
+        char *longer = tool_format("%s%s%s", list, tool_isa_names[i + 1] ? ", " : " or ", tool_isa_names[i]);
+        free(list);
+        list = longer;
+    }
+    return list;
+}
+
 const char *tool_base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');

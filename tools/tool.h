@@ -48,6 +48,11 @@ void string_list_free(string_list *list);
 bool tool_parse_number(const char *text, uint64_t least, uint64_t most, uint64_t *value);
 bool tool_parse_fraction(const char *text, double *value); /* 0 < value < 1 */
 
+/* The kernel sets that gaac_cpu_isa() may name and GAAC_CPU may ask for, each ladder upwards; ends with NULL. */
+extern const char *const tool_isa_names[];
+bool tool_is_isa(const char *name);
+char *tool_list_isas(void); /* "c, avx2 or ...", released with free() */
+
 const char *tool_base_name(const char *path); /* after the last '/' */
 double tool_seconds(void);                    /* a monotonic clock */
 
