@@ -4,6 +4,7 @@
 #   make           build the library, the command and the plug-in (build/release)
 #   make test      install what is missing, build, run all tests, the sanitizers and the linters
 #   make demo      stock llama.cpp with and without GAAC, side by side (FRESH=1: keep nothing)
+#   make fuzz      fuzz what reads untrusted bytes, each target TIME=120 seconds (FUZZ="slot gguf": only these)
 #   make lint      clang-format, cppcheck, clang-tidy
 #   make bench     time the kernels, each checked first, and attention against the machine's bandwidth
 #   make install   to PREFIX (default /usr/local), below DESTDIR if set
@@ -11,7 +12,7 @@
 #   make clean     remove what was built here; make distclean removes the fetched things too
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
-.PHONY: all build deps test demo lint bench install clean distclean
+.PHONY: all build deps test demo fuzz lint bench install clean distclean
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -47,6 +48,9 @@ test: deps
 	@set -o pipefail; ctest --preset debug --parallel $(JOBS) | tee build/test-debug.log
 	@echo "== Clang: build, warnings are errors"
 	@$(call build-preset,clang)
+	@echo "== Fuzzing: a minute over all targets"
+	@$(call build-preset,fuzz)
+	@scripts/fuzz.sh --smoke 60
 	@echo "== Lint"
 	@scripts/lint.sh
 
@@ -57,6 +61,11 @@ demo:
 	@$(MAKE) --no-print-directory build
 	@python3 bench/demo/demo.py --kvrun build/release/bench/demo/kvrun \
 	    --plugin build/release/integrations/llama.cpp/libggml-gaac.so $(if $(FRESH),--fresh) $(DEMO_FLAGS)
+
+fuzz: deps
+	@mkdir -p build
+	@$(call build-preset,fuzz)
+	@scripts/fuzz.sh --time $(or $(TIME),120) $(FUZZ)
 
 lint: deps build
 	@scripts/lint.sh
@@ -69,7 +78,7 @@ install: all
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean:
-	rm -rf build/release build/debug build/tsan build/clang build/demo build/demo.json build/*.log build/lint
+	rm -rf build/release build/debug build/tsan build/clang build/fuzz build/demo build/demo.json build/*.log build/lint
 
 distclean:
 	rm -rf build

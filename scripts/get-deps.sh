@@ -29,6 +29,9 @@ command -v ninja >/dev/null 2>&1 || helpful+=(ninja-build)
 command -v ccache >/dev/null 2>&1 || helpful+=(ccache)
 if [ "$what" = test ]; then
     need_command clang clang
+    # libFuzzer and the sanitizers of clang: a package of its own, which clang merely recommends.
+    echo 'int LLVMFuzzerTestOneInput(void *b, unsigned long n) { return !b && n; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c -o /dev/null - >/dev/null 2>&1 || missing+=(libclang-rt-dev)
     need_command clang-format clang-format
     need_command clang-tidy clang-tidy
     need_command cppcheck cppcheck
