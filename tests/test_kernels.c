@@ -46,9 +46,9 @@ static bool expand_accepts_one_byte_short(unsigned hv, unsigned parts, const uin
 }
 
 static void decode_changes_one_bit(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                                   uint16_t *fragments)
+                                   uint16_t *fragments, const gaac_ahead *ahead)
 {
-    gaac_decode_k_c(hv, fixed, tags, bases, fragments);
+    gaac_decode_k_c(hv, fixed, tags, bases, fragments, ahead);
     fragments[1024 * hv - 1] ^= fragments[0] == 0x1234 ? 0 : 0x80;
 }
 
@@ -93,6 +93,13 @@ static void rows_touch_the_gap(unsigned fragments, const uint16_t *in, uint16_t 
         rows[(size_t)16 * fragments] = 0;
 }
 
+static void rows_have_32_bit_offsets(unsigned fragments, const uint16_t *rows, size_t stride, uint16_t *out)
+{
+    for (unsigned token = 0; token < GAAC_BLOCK_TOKENS; token++)
+        for (unsigned channel = 0; channel < 16 * fragments; channel++)
+            out[gaac_k_index(fragments, token, channel)] = rows[token * (uint32_t)stride + channel];
+}
+
 /* How many (entry, shape) pairs of a set fail, with failures not shown. */
 static unsigned failures_of(const harness_tables sets[2])
 {
@@ -129,7 +136,10 @@ static void harness_finds_faults(void **state)
     assert_int_equal(failures_of(sets), 6);
     sets[1] = good;
     sets[1].codec.fragments_to_rows[GAAC_V] = rows_touch_the_gap;
-    assert_int_equal(failures_of(sets), 8);
+    assert_int_equal(failures_of(sets), 8 + 3); /* rows near and far */
+    sets[1] = good;
+    sets[1].codec.rows_to_fragments[GAAC_K] = rows_have_32_bit_offsets;
+    assert_int_equal(failures_of(sets), 3);
 }
 
 int main(void)

@@ -105,8 +105,8 @@ static void check_decode(harness *h, gaac_part part, unsigned hv)
         harness_random_bytes(h, fixed, (size_t)hv * GAAC_PART_FIXED_BYTES);
         memset(expected, 0, sizeof expected);
         memset(actual, 0xff, bytes);
-        h->definition->codec.decode_part[part](hv, fixed, tags, bases, expected);
-        h->tables->codec.decode_part[part](hv, fixed, tags, bases, actual);
+        h->definition->codec.decode_part[part](hv, fixed, tags, bases, expected, NULL);
+        h->tables->codec.decode_part[part](hv, fixed, tags, bases, actual, &(gaac_ahead){fixed, harness_below(h, 80)});
         harness_equal(h, "fragments", expected, actual, bytes);
         harness_guards(h, "decode_part");
     }
@@ -181,7 +181,7 @@ static void run_decode(const coded_units *units, gaac_part part)
     const size_t fixed_bytes = (size_t)units->hv * GAAC_PART_FIXED_BYTES;
     for (unsigned i = 0; i < BENCH_UNITS; i++)
         units->kernels->decode_part[part](units->hv, units->fixed[part] + i * fixed_bytes, &units->tags[i],
-                                          units->bases[part], units->fragments);
+                                          units->bases[part], units->fragments, NULL);
 }
 
 static void run_decode_k(void *context)
@@ -219,7 +219,7 @@ static void run_read(void *context)
                                     units->bytes[i], units->tags);
         for (unsigned part = 0; part < 2; part++)
             units->kernels->decode_part[part](units->hv, units->fixed[part] + i * fixed_bytes, units->tags,
-                                              units->bases[part], units->fragments);
+                                              units->bases[part], units->fragments, NULL);
     }
 }
 
@@ -254,7 +254,7 @@ static void check_read(harness *h, unsigned shape)
         if (!h->tables->codec.expand_tags(hv, both, variable, info.bytes, &tags))
             harness_fail(h, "expand_tags refuses what the definition encoded");
         for (unsigned part = 0; part < 2; part++) {
-            h->tables->codec.decode_part[part](hv, fixed[part], &tags, bases[part], fragments);
+            h->tables->codec.decode_part[part](hv, fixed[part], &tags, bases[part], fragments, NULL);
             if ((info.exception_flags >> 2 * part & 3) != 0)
                 gaac_apply_exceptions(hv, (gaac_part)part, variable, info.bytes, fragments);
             harness_equal(h, part == 0 ? "K read back" : "V read back", source[part], fragments, bytes);
@@ -399,6 +399,10 @@ static const harness_entry entries[] = {
     {"v_rows_to_fragments", 8, describe_fragments, function_v_to_fragments, check_v_to_fragments, bench_v_to_fragments},
     {"k_fragments_to_rows", 8, describe_fragments, function_k_to_rows, check_k_to_rows, bench_k_to_rows},
     {"v_fragments_to_rows", 8, describe_fragments, function_v_to_rows, check_v_to_rows, bench_v_to_rows},
+    {"far_k_rows_to_fragments", FAR_SHAPES, describe_far, function_k_to_fragments, check_far_k_to_fragments, NULL},
+    {"far_v_rows_to_fragments", FAR_SHAPES, describe_far, function_v_to_fragments, check_far_v_to_fragments, NULL},
+    {"far_k_fragments_to_rows", FAR_SHAPES, describe_far, function_k_to_rows, check_far_k_to_rows, NULL},
+    {"far_v_fragments_to_rows", FAR_SHAPES, describe_far, function_v_to_rows, check_far_v_to_rows, NULL},
 };
 
 const harness_family harness_codec = {"codec", sizeof entries / sizeof entries[0], entries};

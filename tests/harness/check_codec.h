@@ -20,6 +20,14 @@ static inline size_t shape_bf16_bytes(unsigned shape)
 }
 void describe_unit(unsigned shape, char *text, size_t bytes);
 
+/* check_far.c: rows whose offsets pass 32 bits, for so many shapes. */
+enum { FAR_SHAPES = 3 };
+void describe_far(unsigned shape, char *text, size_t bytes);
+void check_far_k_to_fragments(harness *h, unsigned shape);
+void check_far_v_to_fragments(harness *h, unsigned shape);
+void check_far_k_to_rows(harness *h, unsigned shape);
+void check_far_v_to_rows(harness *h, unsigned shape);
+
 /* check_encode.c */
 void check_encode(harness *h, unsigned shape);
 void bench_encode(harness *h, const harness_tables *tables, unsigned shape);
