@@ -304,7 +304,7 @@ static void step_rebuild(run *r)
     gaac_profile *profile = carried_profile(r);
     gaac_cache_destroy(r->cache);
     r->config.profile = profile;
-    REQUIRE(gaac_cache_create(&r->cache, &r->config, NULL) == GAAC_OK);
+    REQUIRE(gaac_cache_create(&r->cache, &r->config, NULL) == GAAC_OK && r->cache != NULL);
     r->config.profile = NULL; /* the cache has copied it */
     gaac_profile_destroy(profile);
     for (uint32_t layer = 0; layer < r->m.layers; layer++)
@@ -384,7 +384,7 @@ static void configure(run *r, const gaac_allocator *hook)
                                     .memory_limit = limits[size >> 3 & 3],
                                     .calibration_tokens = 64 + 16 * (size >> 5 & 3),
                                     .allocator = hook};
-    REQUIRE(gaac_cache_create(&r->cache, &r->config, NULL) == GAAC_OK);
+    REQUIRE(gaac_cache_create(&r->cache, &r->config, NULL) == GAAC_OK && r->cache != NULL);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
