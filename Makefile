@@ -3,6 +3,7 @@
 #
 #   make           build the library, the command and the plug-in (build/release)
 #   make test      install what is missing, build, run all tests, the sanitizers and the linters
+#   make test-arm  64-bit Arm: build with a cross compiler, run the unit tests under qemu (make test does it too)
 #   make demo      stock llama.cpp with and without GAAC, side by side (FRESH=1: keep nothing)
 #   make fuzz      fuzz what reads untrusted bytes, each target TIME=120 seconds (FUZZ="slot gguf": only these)
 #   make lint      clang-format, cppcheck, clang-tidy
@@ -12,7 +13,7 @@
 #   make clean     remove what was built here; make distclean removes the fetched things too
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
-.PHONY: all build deps test demo fuzz lint bench install clean distclean
+.PHONY: all build deps test test-arm demo fuzz lint bench install clean distclean
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -48,11 +49,22 @@ test: deps
 	@set -o pipefail; ctest --preset debug --parallel $(JOBS) | tee build/test-debug.log
 	@echo "== Clang: build, warnings are errors"
 	@$(call build-preset,clang)
+	@$(MAKE) --no-print-directory test-arm
 	@echo "== Fuzzing: a minute over all targets"
 	@$(call build-preset,fuzz)
 	@scripts/fuzz.sh --smoke 60
 	@echo "== Lint"
 	@scripts/lint.sh
+
+# Where the machine is 64-bit Arm, its own tests have run these kernels.
+test-arm: deps
+ifeq ($(filter aarch64 arm64,$(shell uname -m)),)
+	@echo "== 64-bit Arm: cross build, unit tests under qemu"
+	@mkdir -p build
+	@scripts/get-arm64.sh
+	@$(call build-preset,arm64)
+	@set -o pipefail; ctest --preset arm64 --parallel $(JOBS) | tee build/test-arm64.log
+endif
 
 demo:
 	@scripts/get-deps.sh build
@@ -78,7 +90,7 @@ install: all
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean:
-	rm -rf build/release build/debug build/tsan build/clang build/fuzz build/demo build/demo.json build/*.log build/lint
+	rm -rf build/release build/debug build/tsan build/clang build/arm64 build/fuzz build/demo build/demo.json build/*.log build/lint
 
 distclean:
 	rm -rf build

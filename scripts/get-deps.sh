@@ -36,6 +36,11 @@ if [ "$what" = test ]; then
     need_command clang-tidy clang-tidy
     need_command cppcheck cppcheck
     need_module cmocka libcmocka-dev
+    case $(uname -m) in
+        aarch64 | arm64) ;;
+        *)  need_command aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+            need_command qemu-aarch64 qemu-user ;;
+    esac
     pkg-config --exists plplot 2>/dev/null || helpful+=(libplplot-dev plplot-driver-cairo)
 fi
 wanted=$(printf '%s\n' "${missing[@]}" "${helpful[@]}" | sed '/^$/d' | sort -u | tr '\n' ' ')

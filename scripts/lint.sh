@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # clang-format, cppcheck and clang-tidy over the tree. Any finding fails.
 #   scripts/lint.sh [BUILD_TREE]    the tree's compile_commands.json is used; default build/release
+# Files that it doesn't compile, those of 64-bit Arm, are taken from build/arm64 where `make test-arm` has made that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=${1:-build/release}
@@ -23,10 +24,12 @@ python3 - "$tree" "${sources[@]}" <<'PYTHON'
 import json, pathlib, sys
 ours = {str(pathlib.Path(name).resolve()) for name in sys.argv[2:]}
 seen = {}
-for entry in json.loads(pathlib.Path(sys.argv[1], "compile_commands.json").read_text(encoding="utf-8")):
-    path = str((pathlib.Path(entry["directory"]) / entry["file"]).resolve())
-    if path in ours:
-        seen.setdefault(path, dict(entry, file=path))
+for tree in (sys.argv[1], "build/arm64"):
+    database = pathlib.Path(tree, "compile_commands.json")
+    for entry in json.loads(database.read_text(encoding="utf-8")) if database.exists() else []:
+        path = str((pathlib.Path(entry["directory"]) / entry["file"]).resolve())
+        if path in ours:
+            seen.setdefault(path, dict(entry, file=path))
 pathlib.Path("build/lint/compile_commands.json").write_text(json.dumps(list(seen.values())), encoding="utf-8")
 pathlib.Path("build/lint/files.txt").write_text("".join(path + "\n" for path in sorted(seen)), encoding="utf-8")
 PYTHON
