@@ -130,17 +130,17 @@ static void score_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned
 }
 
 /* A tile's K, widened, against many rows. */
-static void score_panel(unsigned fragments, unsigned i, const float *panel, unsigned rows, const float *q,
-                        size_t q_stride, float *scores, bool accumulate)
+static void score_panel(unsigned fragments, const gaac_step_tiles *tiles, unsigned i, const float *panel, unsigned rows,
+                        const float *q, size_t q_stride, float *scores, bool accumulate)
 {
     for (; rows >= 4; rows -= 4, q += 4 * q_stride, scores += (size_t)4 * GAAC_STEP_TOKENS)
-        score_block(4, 1, fragments, NULL, i, panel, q, q_stride, scores, accumulate);
+        score_block(4, 1, fragments, tiles, i, panel, q, q_stride, scores, accumulate);
     if (rows == 3)
-        score_block(3, 1, fragments, NULL, i, panel, q, q_stride, scores, accumulate);
+        score_block(3, 1, fragments, tiles, i, panel, q, q_stride, scores, accumulate);
     else if (rows == 2)
-        score_block(2, 1, fragments, NULL, i, panel, q, q_stride, scores, accumulate);
+        score_block(2, 1, fragments, tiles, i, panel, q, q_stride, scores, accumulate);
     else if (rows == 1)
-        score_block(1, 1, fragments, NULL, i, panel, q, q_stride, scores, accumulate);
+        score_block(1, 1, fragments, tiles, i, panel, q, q_stride, scores, accumulate);
 }
 
 static void score_neon(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
@@ -156,7 +156,7 @@ static void score_neon(unsigned fragments, const gaac_step_tiles *tiles, unsigne
             fetch_ahead(tiles, i, step / 4, step % 4);
             write_panel(panel + (size_t)step * PANEL_STEP, tiles->tile[i], step / 4, step % 4);
         }
-        score_panel(fragments, i, panel, rows, q, q_stride, scores, accumulate);
+        score_panel(fragments, tiles, i, panel, rows, q, q_stride, scores, accumulate);
     }
 }
 
@@ -235,17 +235,17 @@ static void weigh_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned
 }
 
 /* A fragment's V of all tiles, widened, against many rows. */
-static void weigh_panel(unsigned f, const float *panel, unsigned rows, const float *weights, const float *factors,
-                        float *acc, size_t acc_stride)
+static void weigh_panel(const gaac_step_tiles *tiles, unsigned f, const float *panel, unsigned rows,
+                        const float *weights, const float *factors, float *acc, size_t acc_stride)
 {
     for (; rows >= 4; rows -= 4, weights += (size_t)4 * GAAC_STEP_TOKENS, factors += 4, acc += 4 * acc_stride)
-        weigh_block(4, 1, NULL, f, panel, weights, factors, acc, acc_stride);
+        weigh_block(4, 1, tiles, f, panel, weights, factors, acc, acc_stride);
     if (rows == 3)
-        weigh_block(3, 1, NULL, f, panel, weights, factors, acc, acc_stride);
+        weigh_block(3, 1, tiles, f, panel, weights, factors, acc, acc_stride);
     else if (rows == 2)
-        weigh_block(2, 1, NULL, f, panel, weights, factors, acc, acc_stride);
+        weigh_block(2, 1, tiles, f, panel, weights, factors, acc, acc_stride);
     else if (rows == 1)
-        weigh_block(1, 1, NULL, f, panel, weights, factors, acc, acc_stride);
+        weigh_block(1, 1, tiles, f, panel, weights, factors, acc, acc_stride);
 }
 
 static void weigh_neon(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
@@ -261,7 +261,7 @@ static void weigh_neon(unsigned fragments, const gaac_step_tiles *tiles, unsigne
             fetch_ahead(tiles, step / 4, f, step % 4);
             write_panel(panel + (size_t)step * PANEL_STEP, tiles->tile[step / 4], f, step % 4);
         }
-        weigh_panel(f, panel, rows, weights, factors, acc, acc_stride);
+        weigh_panel(tiles, f, panel, rows, weights, factors, acc, acc_stride);
     }
 }
 

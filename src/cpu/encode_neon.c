@@ -9,7 +9,7 @@
 
 /* A unit's codes before its variable part is written. */
 typedef struct unit_codes {
-    gaac_encoding encoding; /* without the tags */
+    gaac_encoding *encoding; /* without its tags */
     /* Byte i is 0xff where N byte i is stored, else 0; [part][half][position]. 0 in what the unit lacks. */
     uint32_t stored[2][GAAC_MAX_HV][GAAC_LANES];
     uint8_t tags[GAAC_MAX_HV * GAAC_TAG_BYTES]; /* as the format has them */
@@ -140,21 +140,23 @@ static ALWAYS_INLINE bool encode_four(gaac_part part, unsigned h, unsigned posit
         u[q] = as_words(vsliq_n_u8(as_bytes(vuzp1q_u32(first, second)), as_bytes(vuzp2q_u32(first, second)), 4));
     }
     transpose(u);
-    store(&codes->encoding.n[part][h][position], split_nibbles(u, c));
-    return note_outside(from_base, codes->encoding.outside[part][h], position);
+    store(&codes->encoding->n[part][h][position], split_nibbles(u, c));
+    return note_outside(from_base, codes->encoding->outside[part][h], position);
 }
 
 /* The codes of each half of four positions. */
 static ALWAYS_INLINE void store_codes(unsigned hv, uint8_t *fixed, unsigned position, uint32x4_t c[][3])
 {
     if (hv == 1) {
-        vst2q_u32((void *)(fixed + gaac_code_offset(1, 0, 0, position)), (uint32x4x2_t){{c[0][0], c[0][1]}});
+        const uint32x4x2_t pairs = {{c[0][0], c[0][1]}};
+        vst2q_u32((void *)(fixed + gaac_code_offset(1, 0, 0, position)), pairs);
         store(fixed + gaac_code_offset(1, 0, 2, position), c[0][2]);
         return;
     }
-    vst4q_u32((void *)(fixed + gaac_code_offset(2, 0, 0, position)),
-              (uint32x4x4_t){{c[0][0], c[0][1], c[0][2], c[1][0]}});
-    vst2q_u32((void *)(fixed + gaac_code_offset(2, 1, 1, position)), (uint32x4x2_t){{c[1][1], c[1][2]}});
+    const uint32x4x4_t quads = {{c[0][0], c[0][1], c[0][2], c[1][0]}};
+    const uint32x4x2_t pairs = {{c[1][1], c[1][2]}};
+    vst4q_u32((void *)(fixed + gaac_code_offset(2, 0, 0, position)), quads);
+    vst2q_u32((void *)(fixed + gaac_code_offset(2, 1, 1, position)), pairs);
 }
 
 /* Encodes one part; returns whether it has exceptions. */
@@ -228,7 +230,7 @@ static inline void put_n_bytes(unsigned tag, const uint32_t *n0, const uint32_t 
 /* Gathers the stored N bytes in lane order into `out`, which has room for all and 8 more; their number. */
 static uint32_t gather_n(unsigned hv, const unit_codes *codes, uint8_t *out)
 {
-    const gaac_encoding *e = &codes->encoding;
+    const gaac_encoding *e = codes->encoding;
     uint8_t counts[GAAC_MAX_HV * GAAC_TAG_BYTES], *next = out;
     for (unsigned i = 0; i < GAAC_TAG_BYTES * hv; i += 16)
         vst1q_u8(counts + i, vcntq_u8(vld1q_u8(codes->tags + i)));
@@ -252,14 +254,16 @@ bool gaac_encode_unit_neon(unsigned hv, unsigned parts, const uint16_t *k_fragme
                            uint8_t *variable, uint32_t capacity, gaac_unit_info *info)
 {
     const uint16_t *const fragments[2] = {k_fragments, v_fragments};
+    gaac_encoding encoding;
     unit_codes codes;
     gaac_exceptions exceptions;
     bool outside = false;
 
     exceptions.count = exceptions.flags = 0;
-    memset(codes.encoding.outside, 0, sizeof codes.encoding.outside);
+    codes.encoding = &encoding;
+    memset(encoding.outside, 0, sizeof encoding.outside);
     if (parts != (GAAC_HAS_K | GAAC_HAS_V)) {
-        memset(codes.encoding.n, 0, sizeof codes.encoding.n);
+        memset(encoding.n, 0, sizeof encoding.n);
         memset(codes.stored, 0, sizeof codes.stored);
     }
     if (parts & GAAC_HAS_K)
@@ -269,7 +273,7 @@ bool gaac_encode_unit_neon(unsigned hv, unsigned parts, const uint16_t *k_fragme
         outside |= hv == 2 ? encode_part(GAAC_V, 2, v_fragments, v_bases, v_fixed, &codes)
                            : encode_part(GAAC_V, 1, v_fragments, v_bases, v_fixed, &codes);
     if (outside)
-        gaac_exceptions_collect(&exceptions, hv, parts, &codes.encoding, fragments);
+        gaac_exceptions_collect(&exceptions, hv, parts, &encoding, fragments);
 
     uint8_t n[2 * GAAC_MAX_HV * 128 + 8];
     make_tags(hv, &codes);
