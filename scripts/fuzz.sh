@@ -30,11 +30,13 @@ run_target() {
     local name=$1 learnt=$tree/corpus/$1 log=$tree/$1.log dictionary=fuzz/$1.dict
     if [ "$mode" = --smoke ]; then learnt=$tree/smoke/$name; rm -rf "$learnt"; fi
     mkdir -p "$learnt" "$tree/failed"
-    local options=(-max_total_time="$seconds" -timeout=25 -artifact_prefix="$tree/failed/$name-" -print_final_stats=1)
+    # An input takes milliseconds; a minute is a hang, and not a machine that was held up.
+    local options=(-max_total_time="$seconds" -timeout=60 -report_slow_units=60 -print_final_stats=1
+        -artifact_prefix="$tree/failed/$name-")
     [ ! -f "$dictionary" ] || options+=(-dict="$dictionary")
     if "$tree/fuzz/fuzz_$name" "${options[@]}" "$learnt" "fuzz/corpus/$name" >"$log" 2>&1; then
         local cov
-        cov=$(sed -n 's/.*[[:space:]]DONE *cov: \([0-9]*\) ft: \([0-9]*\) corp: \([0-9]*\).*/\1 edges, \2 features, \3 inputs kept/p' "$log")
+        cov=$(sed -nE 's/.*\sDONE *cov: (\S+) ft: (\S+) corp: ([0-9]+).*/\1 edges, \2 features, \3 inputs kept/p' "$log")
         printf '%-10s %9s executions in %s s; %s\n' "$name" \
             "$(sed -n 's/stat::number_of_executed_units: *//p' "$log")" "$seconds" "$cov"
     else
