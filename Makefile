@@ -8,12 +8,13 @@
 #   make fuzz      fuzz what reads untrusted bytes, each target TIME=120 seconds (FUZZ="slot gguf": only these)
 #   make lint      clang-format, cppcheck, clang-tidy
 #   make bench     time the kernels, each checked first, and attention against the machine's bandwidth
+#   make bench-targets   all benchmarks, beside ggml and stock llama.cpp too, against what we set out for
 #   make install   to PREFIX (default /usr/local), below DESTDIR if set
 #   make deps      install what all of this needs, through apt-get
 #   make clean     remove what was built here; make distclean removes the fetched things too
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
-.PHONY: all build deps test test-arm demo fuzz lint bench install clean distclean
+.PHONY: bench-targets all build deps test test-arm demo fuzz lint bench install clean distclean
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -85,6 +86,13 @@ lint: deps build
 bench: deps build
 	@build/release/tests/harness/gaac_harness --bench
 	@build/release/tools/gaac bench attention
+
+# Needs a machine with nothing else to do. BENCH_FLAGS="--skip gemma" and so on: bench/targets.py --help.
+bench-targets: deps
+	@scripts/get-models.sh smollm2 gemma
+	@scripts/get-stock.sh libs
+	@$(MAKE) --no-print-directory build
+	@python3 bench/targets.py $(BENCH_FLAGS)
 
 install: all
 	@cmake --install build/release --prefix $(PREFIX)
