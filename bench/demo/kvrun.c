@@ -110,6 +110,7 @@ static bool load(run *r, const char *model_path, const char *kv_type, const char
     context_params.n_ctx = (uint32_t)(r->prompt_tokens + r->generate_tokens);
     context_params.n_batch = context_params.n_ubatch = BATCH_TOKENS;
     context_params.n_threads = context_params.n_threads_batch = threads;
+    context_params.swa_full = false; /* layers with a sliding window keep that window, as in llama.cpp's programs */
     context_params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     context_params.type_k = context_params.type_v = strcmp(kv_type, "f16") == 0 ? GGML_TYPE_F16 : GGML_TYPE_BF16;
     r->context = llama_init_from_model(r->model, context_params);
