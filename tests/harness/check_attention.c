@@ -14,11 +14,11 @@ enum {
     MAX_FRAGMENTS = GAAC_UNIT_MAX_FRAGMENTS,
     MAX_CHANNELS = MAX_FRAGMENTS * GAAC_FRAGMENT_CHANNELS,
     MAX_ROWS = 24,
-    ROW_KINDS = 8,
+    ROW_KINDS = 10,
     BENCH_STEPS = 8 /* 64 KB of K or V at 128 channels: the second-level cache, not the first */
 };
 
-static const unsigned row_counts[ROW_KINDS] = {1, 2, 3, 4, 5, 8, 13, MAX_ROWS};
+static const unsigned row_counts[ROW_KINDS] = {1, 2, 3, 4, 5, 6, 7, 8, 13, MAX_ROWS};
 static const double U = 0x1p-24;
 
 static unsigned shape_fragments(unsigned shape)
