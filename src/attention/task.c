@@ -161,31 +161,30 @@ static tile_place place_after(const task *t, tile_place at)
     return settle(t, at);
 }
 
-/* Where the tiles of `at` lie, to be fetched while others are worked on. */
-static void look_ahead(const task *t, tile_place at, gaac_step_tiles *tiles)
+/* Where the tile of block i of `at` lies, to be fetched while others are worked on. */
+static gaac_ahead look_ahead(const task *t, tile_place at, unsigned i)
 {
-    tiles->ahead_lines = 0;
-    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
-        unsigned lines = 0;
-        tiles->ahead[i] = (const uint8_t *)gaac_zero_tile;
-        if (at.from != NULL && i < at.from->step.count)
-            tiles->ahead[i] = gaac_tile_ahead(t->call->layout, &at.from->view[i], t->place->first_head + at.head,
-                                              &t->call->layout->unit[at.unit], at.part, &lines);
-        tiles->ahead_lines = lines > tiles->ahead_lines ? lines : tiles->ahead_lines;
-    }
+    if (at.from == NULL || i >= at.from->step.count)
+        return (gaac_ahead){NULL, 0};
+    return gaac_tile_ahead(t->call->layout, &at.from->view[i], t->place->first_head + at.head,
+                           &t->call->layout->unit[at.unit], at.part);
 }
 
 static bool load_tiles(const task *t, uint32_t unit, gaac_part part, gaac_step_tiles *tiles)
 {
     const gaac_layout *layout = t->call->layout;
-    look_ahead(t, place_after(t, (tile_place){&t->now, t->head, unit, part}), tiles);
+    const tile_place next = place_after(t, (tile_place){&t->now, t->head, unit, part});
+    tiles->ahead_lines = 0;
     for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+        gaac_ahead ahead = look_ahead(t, next, i);
         tiles->tile[i] = gaac_zero_tile;
         if (i < t->now.step.count)
             tiles->tile[i] = gaac_tile_load(layout, t->call->codec_kernels, &t->now.view[i], kv_head(t),
-                                            &layout->unit[unit], part, i, t->scratch->tiles);
+                                            &layout->unit[unit], part, i, t->scratch->tiles, &ahead);
         if (tiles->tile[i] == NULL)
             return false;
+        tiles->ahead[i] = ahead.lines != 0 ? ahead.at : (const uint8_t *)gaac_zero_tile;
+        tiles->ahead_lines = ahead.lines > tiles->ahead_lines ? ahead.lines : tiles->ahead_lines;
     }
     return true;
 }

@@ -20,15 +20,15 @@ static inline size_t gaac_tile_scratch_bytes(const gaac_layout *layout)
 
 /* Tile of part of a unit of a head of the step's block number i: a pointer into the block or into
  * scratch, where it stays until the next call with the same i. NULL if the slot holds what no encoder
- * writes. Of a unit with K and V, K must be asked for first: it spreads the tags for both. */
+ * writes. Of a unit with K and V, K must be asked for first: it spreads the tags for both. Where it has to decode, it
+ * fetches what `ahead` names meanwhile and leaves there what is still to be fetched. */
 const uint16_t *gaac_tile_load(const gaac_layout *layout, const gaac_codec_kernels *kernels,
                                const gaac_block_view *view, uint32_t head, const gaac_unit *unit, gaac_part part,
-                               unsigned i, gaac_tile_scratch *scratch);
+                               unsigned i, gaac_tile_scratch *scratch, gaac_ahead *ahead);
 
-/* Where the same tile's memory lies, and how many lines of 64 bytes it has: gaac_step_tiles.ahead. Starts to
- * fetch its tags at once. */
-const uint8_t *gaac_tile_ahead(const gaac_layout *layout, const gaac_block_view *view, uint32_t head,
-                               const gaac_unit *unit, gaac_part part, unsigned *lines);
+/* Where the same tile's memory lies. Starts to fetch its tags at once. */
+gaac_ahead gaac_tile_ahead(const gaac_layout *layout, const gaac_block_view *view, uint32_t head, const gaac_unit *unit,
+                           gaac_part part);
 
 /* All zero: stands for the blocks that the last step lacks. */
 extern const uint16_t gaac_zero_tile[GAAC_TILE_MAX_BYTES / 2];

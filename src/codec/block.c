@@ -162,7 +162,7 @@ static gaac_status decode_coded_unit(const gaac_codec *codec, const uint8_t *slo
         if ((unit_parts(unit) >> part & 1) == 0)
             continue;
         kernels->decode_part[part](unit->hv, head_fixed + part_offset(unit, part), &tags,
-                                   gaac_codec_bases(codec, head, unit, (gaac_part)part), fragments[part]);
+                                   gaac_codec_bases(codec, head, unit, (gaac_part)part), fragments[part], NULL);
         if ((gaac_entry_exceptions(entry) >> 2 * part & 3) != 0 &&
             !gaac_apply_exceptions(unit->hv, (gaac_part)part, variable, bytes, fragments[part]))
             return gaac_fail(error, GAAC_ERROR_CORRUPT, "head %u: its exceptions have no end", head);

@@ -26,11 +26,32 @@ typedef struct gaac_unit_tags {
 typedef bool gaac_expand_tags_fn(unsigned hv, unsigned parts, const uint8_t *variable, uint32_t bytes,
                                  gaac_unit_tags *tags);
 
+/* Memory that is wanted soon, to be fetched while a kernel computes: `lines` lines of 64 bytes. A core fetches about
+ * 16 lines at a time and waits when asked for more, so a kernel asks for a few between its own steps. */
+typedef struct gaac_ahead {
+    const uint8_t *at;
+    unsigned lines;
+} gaac_ahead;
+
+/* Starts to fetch `lines` lines; returns where the next are. Any address may be given. */
+static inline const uint8_t *gaac_fetch(const uint8_t *at, unsigned lines)
+{
+    for (; lines > 0; lines--, at += 64)
+        __builtin_prefetch(at);
+    return at;
+}
+
+/* Lines to fetch in each of `steps` steps. */
+static inline unsigned gaac_ahead_share(const gaac_ahead *ahead, unsigned steps)
+{
+    return ahead != NULL ? (ahead->lines + steps - 1) / steps : 0;
+}
+
 /* Decodes one part (K or V, as the function is named) into fragment order (hv * 2048 bytes, 64-byte
  * aligned), exceptions not yet applied. fixed: the part's hv * 1408 bytes, 64-byte aligned. tags: of the
- * whole unit; the function reads its own part. */
+ * whole unit; the function reads its own part. ahead: what to fetch meanwhile, or NULL. */
 typedef void gaac_decode_part_fn(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                                 uint16_t *fragments);
+                                 uint16_t *fragments, const gaac_ahead *ahead);
 
 /* What encoding a unit took. */
 typedef struct gaac_unit_info {

@@ -98,14 +98,16 @@ static void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const
 }
 
 void gaac_decode_k_c(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
+    (void)ahead;
     decode_part(GAAC_K, hv, fixed, tags, bases, fragments);
 }
 
 void gaac_decode_v_c(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
+    (void)ahead;
     decode_part(GAAC_V, hv, fixed, tags, bases, fragments);
 }
 

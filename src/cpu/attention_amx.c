@@ -162,8 +162,11 @@ static void score_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
             zero_sums();
         }
         for (unsigned chunk = 0; chunk < chunks; chunk++) {
-            if (first == 0)
-                gather_k(fragments, chunk, tiles, k[chunk]);
+            /* One ahead: tiles are loaded from memory only, so they would wait for what was just stored. */
+            if (first == 0 && chunk == 0)
+                gather_k(fragments, 0, tiles, k[0]);
+            if (first == 0 && chunk + 1 < chunks)
+                gather_k(fragments, chunk + 1, tiles, k[chunk + 1]);
             BARRIER();
             _tile_loadd(4, &packed[0][chunk * TILE_DEPTH], sizeof packed[0]);
             multiply(k[chunk]);

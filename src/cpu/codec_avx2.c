@@ -128,8 +128,10 @@ static ALWAYS_INLINE void decode_words(gaac_part part, __m256i w, __m256i base, 
 }
 
 static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
-                                      gaac_base_words bases, uint16_t *fragments)
+                                      gaac_base_words bases, uint16_t *fragments, const gaac_ahead *ahead)
 {
+    const unsigned share = gaac_ahead_share(ahead, 4 * 4 * hv);
+    const uint8_t *next = ahead != NULL ? ahead->at : NULL;
     const __m256i both = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1); /* positions of a vector of words */
     for (unsigned block = 0; block < GAAC_LANES; block += 8) {
         __m256i c[GAAC_MAX_HV][3];
@@ -141,6 +143,7 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
             transpose(nibbles + 4);
             const __m256i corrections = load(&tags->correction[part][h][block]);
             for (unsigned q = 0; q < 4; q++) {
+                next = gaac_fetch(next, share);
                 const unsigned position = block + 2 * q;
                 const __m256i places = _mm256_add_epi32(both, _mm256_set1_epi32(2 * (int)q));
                 const __m256i minus = _mm256_permutevar8x32_epi32(corrections, places);
@@ -156,21 +159,21 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
 }
 
 static void decode_k(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
     if (hv == 2)
-        decode_part(GAAC_K, 2, fixed, tags, bases, fragments);
+        decode_part(GAAC_K, 2, fixed, tags, bases, fragments, ahead);
     else
-        decode_part(GAAC_K, 1, fixed, tags, bases, fragments);
+        decode_part(GAAC_K, 1, fixed, tags, bases, fragments, ahead);
 }
 
 static void decode_v(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
     if (hv == 2)
-        decode_part(GAAC_V, 2, fixed, tags, bases, fragments);
+        decode_part(GAAC_V, 2, fixed, tags, bases, fragments, ahead);
     else
-        decode_part(GAAC_V, 1, fixed, tags, bases, fragments);
+        decode_part(GAAC_V, 1, fixed, tags, bases, fragments, ahead);
 }
 
 void gaac_codec_kernels_init_avx2(gaac_codec_kernels *kernels)

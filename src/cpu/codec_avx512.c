@@ -171,8 +171,10 @@ static ALWAYS_INLINE void decode_words(gaac_part part, __m512i w, __m512i base, 
 }
 
 static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
-                                      gaac_base_words bases, uint16_t *fragments)
+                                      gaac_base_words bases, uint16_t *fragments, const gaac_ahead *ahead)
 {
+    const unsigned share = gaac_ahead_share(ahead, 2 * 4 * hv);
+    const uint8_t *next = ahead != NULL ? ahead->at : NULL;
     for (unsigned block = 0; block < GAAC_LANES; block += 16) {
         __m512i c[GAAC_MAX_HV][3];
         load_codes(hv, fixed, block, c);
@@ -181,6 +183,7 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
             nibble_words(c[h], _mm512_permutexvar_epi32(column_order(), load(&tags->n[part][h][block])), t);
             const __m512i lowered = _mm512_permutexvar_epi32(column_order(), load(&tags->correction[part][h][block]));
             for (unsigned q = 0; q < 4; q++) {
+                next = gaac_fetch(next, share);
                 /* dwords 4l + q of the first vector, twice, and of the second, twice */
                 const __m512i spread = _mm512_add_epi32(spread_columns(), _mm512_set1_epi32((int)q));
                 const __m512i minus = _mm512_permutex2var_epi32(lowered, spread, lowered);
@@ -197,21 +200,21 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
 }
 
 static void decode_k(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
     if (hv == 2)
-        decode_part(GAAC_K, 2, fixed, tags, bases, fragments);
+        decode_part(GAAC_K, 2, fixed, tags, bases, fragments, ahead);
     else
-        decode_part(GAAC_K, 1, fixed, tags, bases, fragments);
+        decode_part(GAAC_K, 1, fixed, tags, bases, fragments, ahead);
 }
 
 static void decode_v(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
     if (hv == 2)
-        decode_part(GAAC_V, 2, fixed, tags, bases, fragments);
+        decode_part(GAAC_V, 2, fixed, tags, bases, fragments, ahead);
     else
-        decode_part(GAAC_V, 1, fixed, tags, bases, fragments);
+        decode_part(GAAC_V, 1, fixed, tags, bases, fragments, ahead);
 }
 
 void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels)

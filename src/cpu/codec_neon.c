@@ -93,7 +93,7 @@ static bool expand_tags(unsigned hv, unsigned parts, const uint8_t *variable, ui
 {
     (void)parts; /* the parts that a unit lacks have no tag bits set */
     const uint32_t tag_bytes = GAAC_TAG_BYTES * hv;
-    uint8_t counts[GAAC_TAG_BYTES * GAAC_MAX_HV];
+    uint8_t counts[GAAC_TAG_BYTES * GAAC_MAX_HV] = {0};
     if (bytes < tag_bytes || count_stored(hv, variable, counts) > bytes - tag_bytes)
         return false;
     expand_corrections(hv, variable, tags);
@@ -175,13 +175,16 @@ static ALWAYS_INLINE void decode_words(gaac_part part, uint32x4_t w, uint32x4_t 
 }
 
 static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
-                                      gaac_base_words bases, uint16_t *fragments)
+                                      gaac_base_words bases, uint16_t *fragments, const gaac_ahead *ahead)
 {
+    const unsigned share = gaac_ahead_share(ahead, GAAC_LANES / VECTOR_POSITIONS * hv);
+    const uint8_t *next = ahead != NULL ? ahead->at : NULL;
     for (unsigned block = 0; block < GAAC_LANES; block += VECTOR_POSITIONS) {
         uint32x4_t c[GAAC_MAX_HV][3];
         load_codes(hv, fixed, block, c);
         UNROLL
         for (unsigned h = 0; h < hv; h++) {
+            next = gaac_fetch(next, share);
             uint32x4_t nibbles[8];
             nibble_words(c[h], load(&tags->n[part][h][block]), load(&tags->correction[part][h][block]), nibbles);
             for (unsigned pair = 0; pair < 2; pair++) {
@@ -198,21 +201,21 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
 }
 
 static void decode_k(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
     if (hv == 2)
-        decode_part(GAAC_K, 2, fixed, tags, bases, fragments);
+        decode_part(GAAC_K, 2, fixed, tags, bases, fragments, ahead);
     else
-        decode_part(GAAC_K, 1, fixed, tags, bases, fragments);
+        decode_part(GAAC_K, 1, fixed, tags, bases, fragments, ahead);
 }
 
 static void decode_v(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments)
+                     uint16_t *fragments, const gaac_ahead *ahead)
 {
     if (hv == 2)
-        decode_part(GAAC_V, 2, fixed, tags, bases, fragments);
+        decode_part(GAAC_V, 2, fixed, tags, bases, fragments, ahead);
     else
-        decode_part(GAAC_V, 1, fixed, tags, bases, fragments);
+        decode_part(GAAC_V, 1, fixed, tags, bases, fragments, ahead);
 }
 
 void gaac_codec_kernels_init_neon(gaac_codec_kernels *kernels)
