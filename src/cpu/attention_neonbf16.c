@@ -1,19 +1,27 @@
-/* The score kernel for Arm CPUs with FEAT_BF16: BFMMLA takes q and K as they are, in BF16.
+/* Score and weigh kernels for Arm CPUs with FEAT_BF16: BFMMLA takes q, K and V as they are, in BF16.
  *
- * BFMMLA adds, for two rows and two tokens, the products of four channels: twice the arithmetic of FMLA on the CPUs
- * that have it, and nothing to widen. What it computes is architecture: for each of the four results two steps,
- * each of which adds two products to each other and that to the sum, rounding to odd and flushing subnormals. So
- * a result depends on its own row and token alone, and coded and raw blocks agree as ever; F32's last bit
- * is lost twice as often as with FMLA. (FEAT_EBF16, where a program turns it on, rounds otherwise; we don't.)
+ * BFMMLA multiplies two rows of four values with two more: for K two query rows with two tokens, for V one row's
+ * weights with two channels. That is four times the products of an FMLA, and nothing to widen. What it computes is
+ * architecture: for each of the four results two steps, each of which adds two products to each other and that to
+ * the sum, rounding to odd and taking subnormals for zeros. So a result depends on its own row and token alone, and
+ * coded and raw blocks agree as ever. (FEAT_EBF16, where a program turns it on, rounds otherwise; we don't.)
  *
- * Weights times V stay FMLA: rounding the weights to BF16 would cost more than the instruction gains. */
+ * Queries are BF16 already. Weights are not: each is split into two BF16 values, the leading 8 bits and the next 8 (an
+ * error below 2^-16 of it), which are the two rows of one operand. */
 #include "cpu/attention_neon.h"
 #include "cpu/cpu.h"
 
 enum {
-    MAX_PAIRS = 3,  /* of rows: x 8 vectors of sums, 4 of K, 3 of q: 31 registers */
-    TOKEN_PAIRS = 8 /* of a tile */
+    MAX_PAIRS = 3,   /* of rows: x 8 vectors of sums, 4 of K, 3 of q: 31 registers */
+    TOKEN_PAIRS = 8, /* of a tile */
+
+    WEIGHT_ROWS = 6,  /* x 4 vectors of sums, 4 of V, 1 of weights: 29 registers */
+    HALF_VECTORS = 4, /* of sums that a row has for half a fragment (8 channels) */
+    MAX_HALVES = 4,
+    STEPS = 4 * GAAC_STEP_TILES /* (tile, t) */
 };
+
+/* ---- K ---------------------------------------------------------------------------------------- */
 
 /* q of two rows, four channels each; prepared rows are BF16 numbers already. */
 INLINE bfloat16x8_t load_q(const float *q, const float *next)
@@ -110,7 +118,146 @@ static void score_neonbf16(unsigned fragments, const gaac_step_tiles *tiles, uns
         score_tile(fragments, tiles, i, rows, q, q_stride, scores + (size_t)i * GAAC_BLOCK_TOKENS, accumulate);
 }
 
+/* ---- V ---------------------------------------------------------------------------------------- */
+
+/* A row's weights: of each (tile, t) four leading parts, of tokens 2t, 2t + 1, 2t + 8, 2t + 9, and the four rests. */
+typedef uint16_t split_weights[STEPS][8];
+
+/* The rests of eight weights. */
+INLINE uint16x8_t find_rests(const float *weights, uint16x8_t leading)
+{
+    const uint32x4_t upper = vdupq_n_u32(0xffff0000);
+    const float32x4_t low = vld1q_f32(weights), high = vld1q_f32(weights + 4);
+    const float32x4_t low_cut = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(low), upper));
+    const float32x4_t high_cut = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(high), upper));
+    const bfloat16x8_t rests =
+        vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(vsubq_f32(low, low_cut)), vsubq_f32(high, high_cut));
+    /* An infinite V must not meet a rest that is 0, or taken for 0, unless the weight is. */
+    const uint16x8_t bits = vreinterpretq_u16_bf16(rests), smallest = vdupq_n_u16(0x0080);
+    const uint16x8_t small = vcltq_u16(vandq_u16(bits, vdupq_n_u16(0x7fff)), smallest);
+    const uint16x8_t counts = vtstq_u16(leading, vdupq_n_u16(0x7f80));
+    const uint16x8_t signs = vandq_u16(leading, vdupq_n_u16(0x8000));
+    return vbslq_u16(vandq_u16(small, counts), vorrq_u16(signs, smallest), bits);
+}
+
+static void split_row(const float *weights, split_weights out)
+{
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++, weights += GAAC_BLOCK_TOKENS) {
+        /* Pairs of tokens are words; word t of each goes into the vector of t. */
+        uint32x4x4_t words;
+        for (unsigned half = 0; half < 2; half++) {
+            const float *eight = weights + (size_t)8 * half;
+            const uint16x8_t leading =
+                vuzp2q_u16(vreinterpretq_u16_f32(vld1q_f32(eight)), vreinterpretq_u16_f32(vld1q_f32(eight + 4)));
+            words.val[half] = vreinterpretq_u32_u16(leading);
+            words.val[2 + half] = vreinterpretq_u32_u16(find_rests(eight, leading));
+        }
+        vst4q_u32((void *)out[4 * i], words);
+    }
+}
+
+/* acc times factor, plus the sums of four channels: near has those of channels 0 and 2, far of 1 and 3, each of leading
+ * parts, then of rests. */
+INLINE void add_channels(float32x4_t near, float32x4_t far, float factor, float *acc)
+{
+    const float32x2_t even = vadd_f32(vget_low_f32(near), vget_high_f32(near));
+    const float32x2_t odd = vadd_f32(vget_low_f32(far), vget_high_f32(far));
+    const float32x4_t sum = vcombine_f32(vzip1_f32(even, odd), vzip2_f32(even, odd));
+    vst1q_f32(acc, vfmaq_n_f32(sum, vld1q_f32(acc), factor));
+}
+
+/* Rows of weights against `width` halves of fragments, the first of which is number `half`. */
+INLINE void weigh_halves(const unsigned rows, const unsigned width, bool fetch, const gaac_step_tiles *tiles,
+                         unsigned half, split_weights *weights, const float *factors, float *acc, size_t acc_stride)
+{
+    float32x4_t sum[WEIGHT_ROWS][MAX_HALVES][HALF_VECTORS];
+    UNROLL
+    for (unsigned r = 0; r < rows; r++)
+        UNROLL
+    for (unsigned w = 0; w < width; w++)
+        UNROLL
+    for (unsigned k = 0; k < HALF_VECTORS; k++)
+        sum[r][w][k] = vdupq_n_f32(0);
+    for (unsigned step = 0; step < STEPS; step++) {
+        const unsigned i = step / 4, t = step % 4;
+        UNROLL
+        for (unsigned w = 0; w < width; w++) {
+            const unsigned f = (half + w) / 2, n = 2 * ((half + w) % 2);
+            bfloat16x8_t v[HALF_VECTORS];
+            if (fetch && n == 0)
+                fetch_ahead(tiles, i, f, t);
+            UNROLL
+            for (unsigned k = 0; k < HALF_VECTORS; k += 2) {
+                const uint32x4_t x = load_logical(tiles->tile[i], f, t, 2 * n + k);
+                const uint32x4_t y = load_logical(tiles->tile[i], f, t, 2 * n + k + 1);
+                v[k] = vreinterpretq_bf16_u32(vuzp1q_u32(x, y));
+                v[k + 1] = vreinterpretq_bf16_u32(vuzp2q_u32(x, y));
+            }
+            UNROLL
+            for (unsigned r = 0; r < rows; r++) {
+                const bfloat16x8_t factor = vreinterpretq_bf16_u16(vld1q_u16(weights[r][step]));
+                UNROLL
+                for (unsigned k = 0; k < HALF_VECTORS; k++)
+                    sum[r][w][k] = vbfmmlaq_f32(sum[r][w][k], factor, v[k]);
+            }
+        }
+    }
+    acc += (size_t)half * (GAAC_FRAGMENT_CHANNELS / 2);
+    UNROLL
+    for (unsigned r = 0; r < rows; r++)
+        UNROLL
+    for (unsigned w = 0; w < 2 * width; w++)
+        add_channels(sum[r][w / 2][2 * (w % 2)], sum[r][w / 2][2 * (w % 2) + 1], factors[r],
+                     acc + r * acc_stride + (size_t)4 * w);
+}
+
+/* Fewer rows take more halves at once: few sums would wait for their own. */
+static void weigh_rows(unsigned fragments, bool fetch, const gaac_step_tiles *tiles, unsigned rows,
+                       split_weights *weights, const float *factors, float *acc, size_t acc_stride)
+{
+    unsigned half = 0;
+    for (; rows == 1 && half + 4 <= 2 * fragments; half += 4)
+        weigh_halves(1, 4, fetch, tiles, half, weights, factors, acc, acc_stride);
+    for (; rows <= 3 && half < 2 * fragments; half += 2) {
+        if (rows == 1)
+            weigh_halves(1, 2, fetch, tiles, half, weights, factors, acc, acc_stride);
+        else if (rows == 2)
+            weigh_halves(2, 2, fetch, tiles, half, weights, factors, acc, acc_stride);
+        else
+            weigh_halves(3, 2, fetch, tiles, half, weights, factors, acc, acc_stride);
+    }
+    for (; half < 2 * fragments; half++) {
+        if (rows == 4)
+            weigh_halves(4, 1, fetch, tiles, half, weights, factors, acc, acc_stride);
+        else if (rows == 5)
+            weigh_halves(5, 1, fetch, tiles, half, weights, factors, acc, acc_stride);
+        else
+            weigh_halves(6, 1, fetch, tiles, half, weights, factors, acc, acc_stride);
+    }
+}
+
+static void weigh_neonbf16(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
+                           const float *factors, float *acc, size_t acc_stride)
+{
+    split_weights split[WEIGHT_ROWS];
+    /* Blocks of nearly equal size. */
+    bool first = true;
+    for (unsigned blocks = (rows + WEIGHT_ROWS - 1) / WEIGHT_ROWS; blocks > 0; blocks--) {
+        const unsigned n = rows / blocks;
+        for (unsigned r = 0; r < n; r++)
+            split_row(weights + (size_t)r * GAAC_STEP_TOKENS, split[r]);
+        weigh_rows(fragments, first, tiles, n, split, factors, acc, acc_stride);
+        first = false;
+        rows -= n;
+        weights += (size_t)n * GAAC_STEP_TOKENS;
+        factors += n;
+        acc += n * acc_stride;
+    }
+}
+
 void gaac_attention_kernels_init_neonbf16(gaac_attention_kernels *kernels)
 {
+    kernels->weight_error = 0x1p-16f;
     kernels->score = score_neonbf16;
+    kernels->weigh = weigh_neonbf16;
 }
