@@ -47,9 +47,6 @@ enum {
 #define WORKING_SET (512.0 * (1 << 20))
 #define PLAIN_C_WORKING_SET (64.0 * (1 << 20)) /* limited by arithmetic: more says nothing, and takes minutes */
 
-static const char *const isa_names[] = {"c", "avx2", "avx512", "avx512bf16", "amx"};
-enum { ISAS = sizeof isa_names / sizeof *isa_names };
-
 enum {
     OPT_HEAD_DIM = 256,
     OPT_GQA,
