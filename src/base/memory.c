@@ -44,8 +44,26 @@ size_t gaac_page_bytes(void)
 
 void *gaac_memory_reserve(size_t bytes)
 {
-    void *address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return address != MAP_FAILED ? address : NULL;
+    /* A huge page more, so that a range can start on one; what is left over at both ends goes back. */
+    uint8_t *address =
+        mmap(NULL, bytes + GAAC_HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+        return NULL;
+    const size_t before = (GAAC_HUGE_PAGE - (uintptr_t)address % GAAC_HUGE_PAGE) % GAAC_HUGE_PAGE;
+    if (before != 0)
+        (void)munmap(address, before);
+    (void)munmap(address + before + bytes, GAAC_HUGE_PAGE - before);
+    return address + before;
+}
+
+void gaac_memory_prefer_huge(void *address, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    (void)madvise(address, bytes, MADV_HUGEPAGE); /* where the system refuses, small pages serve */
+#else
+    (void)address;
+    (void)bytes;
+#endif
 }
 
 bool gaac_memory_commit(void *address, size_t bytes)

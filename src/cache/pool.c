@@ -4,6 +4,9 @@
 enum {
     /* Access rights are granted in steps; pages become resident only when touched. */
     GAAC_COMMIT_STEP = 8 << 20,
+    /* From here on a pool grows in huge pages, which are read 10% to 20% faster from far beyond the caches (no misses
+     * of the translation buffer). Up to one of them is touched before it is needed: 6% of so much at most. */
+    GAAC_SMALL_PAGES = 32 << 20,
     /* Free units that stay resident: enough for the tails that open and close while decoding. */
     GAAC_WARM_UNITS = 64,
 };
@@ -64,6 +67,8 @@ static gaac_status commit_through(gaac_pool *pool, uint32_t unit, gaac_error *er
     const size_t target = round_up(end, GAAC_COMMIT_STEP);
     if (!gaac_memory_commit(pool->base + pool->committed_bytes, target - pool->committed_bytes))
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "the system gave no more memory for the cache");
+    if (pool->committed_bytes >= GAAC_SMALL_PAGES)
+        gaac_memory_prefer_huge(pool->base + pool->committed_bytes, target - pool->committed_bytes);
     pool->committed_bytes = target;
     return GAAC_OK;
 }
