@@ -74,6 +74,11 @@ typedef struct gaac_attention_kernels {
                                2f + (v_order[i] & 1) of the unit, f of F fragments */
     gaac_score_fn *score;
     gaac_weigh_fn *weigh;
+    /* Where another way is faster for few rows: calls of up to few_rows rows a KV head (0: none) take these,
+     * without enter and leave. They share the accumulators' order. */
+    gaac_score_fn *score_few;
+    gaac_weigh_fn *weigh_few;
+    unsigned few_rows;
     gaac_softmax_fn *softmax;
 } gaac_attention_kernels;
 

@@ -18,7 +18,9 @@ typedef struct task {
     const gaac_attention_place *place;
     const gaac_task_scratch *scratch;
     const gaac_partial *partial;
-    uint32_t head;       /* of the task's heads: the one at work */
+    uint32_t head; /* of the task's heads: the one at work */
+    gaac_score_fn *score;
+    gaac_weigh_fn *weigh;
     step_view now, next; /* next.step.count 0: none */
 } task;
 
@@ -192,7 +194,6 @@ static bool load_tiles(const task *t, uint32_t unit, gaac_part part, gaac_step_t
 static bool score_rows(const task *t)
 {
     const gaac_layout *layout = t->call->layout;
-    const gaac_attention_kernels *kernels = t->call->kernels;
     const uint32_t dim_k = layout->shape.head_dim_k;
     const float *q = t->scratch->q + first_row(t) * dim_k;
     bool accumulate = false;
@@ -203,7 +204,7 @@ static bool score_rows(const task *t)
             continue;
         if (!load_tiles(t, u, GAAC_K, &tiles))
             return false;
-        kernels->score(unit->fragments, &tiles, t->place->rows, q, dim_k, t->scratch->scores, accumulate);
+        t->score(unit->fragments, &tiles, t->place->rows, q, dim_k, t->scratch->scores, accumulate);
         accumulate = true;
         q += unit->channels;
     }
@@ -251,8 +252,8 @@ static void weigh(const task *t, const gaac_unit *unit, const gaac_step_tiles *t
 {
     const uint32_t dim_v = t->call->layout->shape.head_dim_v;
     float *acc = t->partial->acc + (first_row(t) + row) * dim_v + acc_offset;
-    t->call->kernels->weigh(unit->fragments, tiles, rows, t->scratch->scores + (size_t)row * GAAC_STEP_TOKENS,
-                            t->scratch->factors + row, acc, dim_v);
+    t->weigh(unit->fragments, tiles, rows, t->scratch->scores + (size_t)row * GAAC_STEP_TOKENS,
+             t->scratch->factors + row, acc, dim_v);
 }
 
 /* Tokens of the step that lie in blocks with a NaN or infinity. */
@@ -342,12 +343,21 @@ static bool run_steps(task *t, const gaac_live_blocks *live, uint64_t first, uin
 bool gaac_task_run(const gaac_attention_call *call, const gaac_attention_place *place, const gaac_live_blocks *live,
                    uint64_t first, uint64_t count, const gaac_task_scratch *scratch, const gaac_partial *partial)
 {
-    task t = {.call = call, .place = place, .scratch = scratch, .partial = partial};
+    const gaac_attention_kernels *kernels = call->kernels;
+    const bool few = call->plan.batch_rows <= kernels->few_rows; /* of the plan: the same for all of its tasks */
+    task t = {
+        .call = call,
+        .place = place,
+        .scratch = scratch,
+        .partial = partial,
+        .score = few ? kernels->score_few : kernels->score,
+        .weigh = few ? kernels->weigh_few : kernels->weigh,
+    };
     gaac_kernel_context before;
-    if (call->kernels->enter != NULL)
-        call->kernels->enter(&before);
+    if (!few && kernels->enter != NULL)
+        kernels->enter(&before);
     const bool good = run_steps(&t, live, first, first + count);
-    if (call->kernels->leave != NULL)
-        call->kernels->leave(&before);
+    if (!few && kernels->leave != NULL)
+        kernels->leave(&before);
     return good;
 }
