@@ -71,12 +71,12 @@ static bool read_threads(const char *value, const complaint *out)
 
 static bool read_cpu(const char *value, const complaint *out)
 {
-    static const char *const known[] = {"c", "avx2", "avx512", "avx512bf16", "neon", "neonbf16"};
+    static const char *const known[] = {"c", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(value, known[i]) == 0)
             return true; /* the library reads it itself */
     }
-    return refuse(out, "GAAC_CPU=%s: set it to c, avx2, avx512, avx512bf16, neon or neonbf16", value);
+    return refuse(out, "GAAC_CPU=%s: set it to c, avx2, avx512, avx512bf16, amx, neon or neonbf16", value);
 }
 
 static bool read_profile(const char *value, const complaint *out)

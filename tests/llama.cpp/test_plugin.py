@@ -221,6 +221,13 @@ class Refusals(Case):
         self.refused("GAAC_CALIBRATE needs", GAAC_CALIBRATE="x", GAAC_MODE="raw")
         self.refused("GAAC_PROFILE=/nowhere", "No such file", GAAC_PROFILE="/nowhere")
 
+    def test_every_instruction_set_is_taken(self):
+        """One that this machine lacks is ignored, as the library does."""
+        for isa in ("c", "avx2", "avx512", "avx512bf16", "amx", "neon", "neonbf16"):
+            code, output = host().run("llama-server", "--list-devices", GAAC_CPU=isa)
+            self.assertEqual(code, 0)
+            self.assertIn("GAAC0: ", output, isa)
+
 
 class Profiles(Case):
     def test_made_used_and_damaged(self):
