@@ -7,7 +7,7 @@
 #ifndef GAAC_ATTENTION_KERNELS_H
 #define GAAC_ATTENTION_KERNELS_H
 
-#include "format/layout.h"
+#include "codec/unit.h"
 
 enum {
     GAAC_STEP_TILES = 4,
@@ -22,6 +22,7 @@ enum {
  * and without fetching ahead memory's latency is the limit. */
 typedef struct gaac_step_tiles {
     const uint16_t *tile[GAAC_STEP_TILES];
+    bool lines; /* all are in line order (codec/unit.h); tiles 2i and 2i + 1 of V lie in each other's gaps */
     const uint8_t *ahead[GAAC_STEP_TILES];
     unsigned ahead_lines; /* at most 8 a fragment */
 } gaac_step_tiles;
@@ -79,6 +80,7 @@ typedef struct gaac_attention_kernels {
     gaac_score_fn *score_few;
     gaac_weigh_fn *weigh_few;
     unsigned few_rows;
+    bool takes_lines; /* all four, beside fragment order; the sums are the same, bit for bit */
     gaac_softmax_fn *softmax;
 } gaac_attention_kernels;
 

@@ -172,17 +172,29 @@ static gaac_ahead look_ahead(const task *t, tile_place at, unsigned i)
                            &t->call->layout->unit[at.unit], at.part);
 }
 
+static bool some_coded(const step_view *view, const gaac_unit *unit)
+{
+    bool some = false;
+    for (unsigned i = 0; i < view->step.count; i++)
+        some = some || gaac_tile_is_coded(&view->view[i], unit);
+    return some;
+}
+
+/* In line order where something is decoded and the kernels take it. */
 static bool load_tiles(const task *t, uint32_t unit, gaac_part part, gaac_step_tiles *tiles)
 {
     const gaac_layout *layout = t->call->layout;
     const tile_place next = place_after(t, (tile_place){&t->now, t->head, unit, part});
     tiles->ahead_lines = 0;
+    tiles->lines = t->call->kernels->takes_lines && some_coded(&t->now, &layout->unit[unit]);
     for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
         gaac_ahead ahead = look_ahead(t, next, i);
-        tiles->tile[i] = gaac_zero_tile;
         if (i < t->now.step.count)
             tiles->tile[i] = gaac_tile_load(layout, t->call->codec_kernels, &t->now.view[i], kv_head(t),
-                                            &layout->unit[unit], part, i, t->scratch->tiles, &ahead);
+                                            &layout->unit[unit], part, tiles->lines, i, t->scratch->tiles, &ahead);
+        else
+            tiles->tile[i] =
+                tiles->lines ? gaac_tile_zero_lines(&layout->unit[unit], part, i, t->scratch->tiles) : gaac_zero_tile;
         if (tiles->tile[i] == NULL)
             return false;
         tiles->ahead[i] = ahead.lines != 0 ? ahead.at : (const uint8_t *)gaac_zero_tile;
@@ -283,13 +295,8 @@ static void weigh_clean(const task *t, const gaac_unit *unit, const gaac_step_ti
         clean.ahead_lines = row == 0 ? tiles->ahead_lines : 0;
         for (end = row + 1; end < t->place->rows && hidden_unclean(t, end, unclean) == hidden;)
             end++;
-        for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
-            const uint64_t hidden_here = hidden >> i * GAAC_BLOCK_TOKENS & 0xffff;
-            if (hidden_here != 0) {
-                gaac_tile_clean_v(unit->fragments, tiles->tile[i], ~hidden_here, t->scratch->tiles->clean[i]);
-                clean.tile[i] = t->scratch->tiles->clean[i];
-            }
-        }
+        if (hidden != 0)
+            gaac_tiles_clean_v(unit->fragments, &clean, ~hidden, t->scratch->tiles->clean);
         weigh(t, unit, &clean, acc_offset, row, end - row);
     }
 }

@@ -41,6 +41,13 @@ static inline const uint8_t *gaac_fetch(const uint8_t *at, unsigned lines)
     return at;
 }
 
+/* Starts to fetch the lines of turn number `turn` of `turns`: all are fetched once all had their turn. */
+static inline void gaac_fetch_turn(const gaac_ahead *ahead, unsigned turn, unsigned turns)
+{
+    const unsigned from = turn * ahead->lines / turns, to = (turn + 1) * ahead->lines / turns;
+    (void)gaac_fetch(ahead->at + (size_t)from * 64, to - from);
+}
+
 /* Lines to fetch in each of `steps` steps. */
 static inline unsigned gaac_ahead_share(const gaac_ahead *ahead, unsigned steps)
 {
@@ -52,6 +59,29 @@ static inline unsigned gaac_ahead_share(const gaac_ahead *ahead, unsigned steps)
  * whole unit; the function reads its own part. ahead: what to fetch meanwhile, or NULL. */
 typedef void gaac_decode_part_fn(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
                                  uint16_t *fragments, const gaac_ahead *ahead);
+
+/* ---- line order ------------------------------------------------------------------------------ *
+ * What some sets' attention takes instead of fragment order, since their decoder makes it at no extra cost: lines of
+ * 16 words of 32 bits, two BF16 each (lo and hi).
+ *   K: line 8f + 2t + b, word = token: its channels 4F t + 4f + 2b + lo, hi.
+ *   V: line 16f + 4s + t, word 2g + b: channel 2F g + 2f + b of tokens 2t + 8s + lo, hi. Lines 16f + 8 .. 16f + 15
+ *      are another block's: two blocks lie in each other's gaps. */
+enum { GAAC_LINE_ELEMENTS = 32, GAAC_K_FRAGMENT_LINES = 8, GAAC_V_FRAGMENT_LINES = 16 };
+
+/* Element index in line order of register r, half hi of fragment f at a position. */
+static inline unsigned gaac_line_index(gaac_part part, unsigned f, unsigned position, unsigned r, unsigned hi)
+{
+    const unsigned t = position >> 3, g = (position & 7) ^ 2 * t;
+    return part == GAAC_K
+               ? (GAAC_K_FRAGMENT_LINES * f + 2 * t + (r >> 1)) * GAAC_LINE_ELEMENTS + 2 * (g + 8 * (r & 1)) + hi
+               : (GAAC_V_FRAGMENT_LINES * f + 4 * (r >> 1) + t) * GAAC_LINE_ELEMENTS + 2 * (2 * g + (r & 1)) + hi;
+}
+
+/* gaac_decode_part_fn into line order. */
+typedef void gaac_decode_lines_fn(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
+                                  uint16_t *lines, const gaac_ahead *ahead);
+/* From fragment order (in, 64-byte aligned) to line order. */
+typedef void gaac_fragments_to_lines_fn(unsigned fragments, const uint16_t *in, uint16_t *lines);
 
 /* What encoding a unit took. */
 typedef struct gaac_unit_info {
@@ -80,10 +110,15 @@ gaac_decode_part_fn gaac_decode_k_c, gaac_decode_v_c;
 gaac_encode_unit_fn gaac_encode_unit_c;
 gaac_rows_to_fragments_fn gaac_k_rows_to_fragments_c, gaac_v_rows_to_fragments_c;
 gaac_fragments_to_rows_fn gaac_k_fragments_to_rows_c, gaac_v_fragments_to_rows_c;
+gaac_decode_lines_fn gaac_decode_k_lines_c, gaac_decode_v_lines_c;
+gaac_fragments_to_lines_fn gaac_k_fragments_to_lines_c, gaac_v_fragments_to_lines_c;
 
 /* Applies the exceptions of one part to decoded fragments: rare, so plain C serves every kernel set.
  * Bounded by `bytes`; returns false on what no encoder writes (fragments then hold some values). */
 bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, uint16_t *fragments);
+/* The same in line order. */
+bool gaac_apply_exceptions_to_lines(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes,
+                                    uint16_t *lines);
 
 /* Whether a unit that has this part alone has tags and exceptions of no other. For bytes of which expand_tags
  * thought well; has_exceptions: what the entry says. */
@@ -96,6 +131,8 @@ typedef struct gaac_codec_kernels {
     gaac_encode_unit_fn *encode_unit;
     gaac_rows_to_fragments_fn *rows_to_fragments[2];
     gaac_fragments_to_rows_fn *fragments_to_rows[2];
+    gaac_decode_lines_fn *decode_lines[2];             /* these two: only where the set's attention takes lines, */
+    gaac_fragments_to_lines_fn *fragments_to_lines[2]; /* else NULL or the definitions */
 } gaac_codec_kernels;
 
 /* Fills the table with the definitions. */

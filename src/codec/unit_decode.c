@@ -111,7 +111,17 @@ void gaac_decode_v_c(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *ta
     decode_part(GAAC_V, hv, fixed, tags, bases, fragments);
 }
 
-bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, uint16_t *fragments)
+/* Where an element lies: gaac_line_index, or the same for fragment order. */
+typedef unsigned element_index(gaac_part part, unsigned f, unsigned position, unsigned r, unsigned hi);
+
+static unsigned fragment_order(gaac_part part, unsigned f, unsigned position, unsigned r, unsigned hi)
+{
+    (void)part;
+    return f * GAAC_FRAGMENT_ELEMENTS + position * 8 + r * 2 + hi;
+}
+
+static bool apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, element_index *index,
+                             uint16_t *elements)
 {
     /* Records of four bytes, from the end down; the last one has bit 31 clear. */
     for (uint32_t end = bytes; end >= GAAC_TAG_BYTES * hv + 4; end -= 4) {
@@ -121,14 +131,25 @@ bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable,
             return false;
         if ((gaac_part)(record >> 14 & 1) == part) {
             const unsigned register_index = record >> 9 & 15, hi = record >> 8 & 1, position = record >> 15 & 31;
-            uint16_t *value = fragments + (4 * half + (register_index >> 2)) * GAAC_FRAGMENT_ELEMENTS + position * 8 +
-                              (register_index & 3) * 2 + hi;
+            uint16_t *value =
+                elements + index(part, 4 * half + (register_index >> 2), position, register_index & 3, hi);
             *value = (uint16_t)((*value & 0x807f) | (record & 0xff) << 7);
         }
         if ((record & UINT32_C(0x80000000)) == 0)
             return true;
     }
     return false;
+}
+
+bool gaac_apply_exceptions(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes, uint16_t *fragments)
+{
+    return apply_exceptions(hv, part, variable, bytes, fragment_order, fragments);
+}
+
+bool gaac_apply_exceptions_to_lines(unsigned hv, gaac_part part, const uint8_t *variable, uint32_t bytes,
+                                    uint16_t *lines)
+{
+    return apply_exceptions(hv, part, variable, bytes, gaac_line_index, lines);
 }
 
 /* Tag bits that a part has in byte i of the tags: a byte of two, or half of one. */

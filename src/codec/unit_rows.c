@@ -35,6 +35,8 @@ void gaac_codec_kernels_init_c(gaac_codec_kernels *kernels)
     *kernels = (gaac_codec_kernels){
         .expand_tags = gaac_expand_tags_c,
         .decode_part = {gaac_decode_k_c, gaac_decode_v_c},
+        .decode_lines = {gaac_decode_k_lines_c, gaac_decode_v_lines_c},
+        .fragments_to_lines = {gaac_k_fragments_to_lines_c, gaac_v_fragments_to_lines_c},
         .encode_unit = gaac_encode_unit_c,
         .rows_to_fragments = {gaac_k_rows_to_fragments_c, gaac_v_rows_to_fragments_c},
         .fragments_to_rows = {gaac_k_fragments_to_rows_c, gaac_v_fragments_to_rows_c},

@@ -4,6 +4,9 @@
  * One product takes about 18 cycles, most of them for reading its second operand, whatever the number of query rows
  * up to 16: that is a vector of K or V a cycle, where vector arithmetic takes five for a group of four rows.
  *
+ * The second operands are lines of 16 pairs. Decoded tiles consist of them; fragments, as raw blocks have, go
+ * through a buffer.
+ *
  * Queries are BF16 already. Weights are not: each is split into two BF16 values, the leading 8 bits and the next 8 (an
  * error below 2^-16 of it), whose products fill the lower and upper half of one tile. The rest may be 0 only where
  * the weight is, else an infinite value would meet it as 0 x infinity.
@@ -21,7 +24,8 @@ enum {
     WEIGHT_ROWS = 8, /* rows of weights in a tile, in two parts */
     MAX_CHUNKS = MAX_CHANNELS / TILE_DEPTH,
     STEP_CHUNKS = GAAC_STEP_TOKENS / TILE_DEPTH,
-    SUM_BYTES = VECTOR * sizeof(float), /* of a row of a result tile */
+    SUM_BYTES = VECTOR * sizeof(float),                      /* of a row of a result tile */
+    V_FRAGMENT = GAAC_V_FRAGMENT_LINES * GAAC_LINE_ELEMENTS, /* of two blocks: 16 lines */
 };
 
 /* 16 lines of 16 pairs: the second operand of a product. */
@@ -70,8 +74,8 @@ INLINE void zero_sums(void)
     _tile_zero(3);
 }
 
-/* sum[i] += register 4 times b[i]. */
-INLINE void multiply(pair_tile b[4])
+/* sum[i] += register 4 times the 16 lines at b[i]. */
+INLINE void multiply(const void *const b[4])
 {
     _tile_loadd(5, b[0], 64);
     _tile_dpbf16ps(0, 4, 5);
@@ -81,6 +85,13 @@ INLINE void multiply(pair_tile b[4])
     _tile_dpbf16ps(2, 4, 7);
     _tile_loadd(5, b[3], 64);
     _tile_dpbf16ps(3, 4, 5);
+}
+
+/* Turns `first` .. `first` + 15. */
+INLINE void fetch_sixteen(const gaac_step_tiles *tiles, unsigned pace, unsigned first)
+{
+    for (unsigned line = first; line < first + TILE_ROWS; line++)
+        fetch_ahead(tiles, pace, line);
 }
 
 INLINE void load_sums(sum_tile sums[4])
@@ -104,13 +115,14 @@ INLINE void store_sums(sum_tile sums[4])
 /* ---- scores ----------------------------------------------------------------------------------- */
 
 /* 32 channels (two fragments, in the order of prepared rows) of K of the step's tiles. */
-INLINE void gather_k(unsigned fragments, unsigned chunk, const gaac_step_tiles *tiles, pair_tile out[GAAC_STEP_TILES])
+INLINE void gather_k(unsigned fragments, unsigned chunk, unsigned pace, const gaac_step_tiles *tiles,
+                     pair_tile out[GAAC_STEP_TILES])
 {
     for (unsigned line = 0; line < TILE_ROWS; line++) {
         const unsigned f = 2 * chunk + line / 8, t = line >> 1 & 3;
         const __m512i places = _mm512_load_si512(k_places[t][line & 1]);
         if (f < fragments)
-            fetch_ahead(tiles, f * 8 + line % 8);
+            fetch_ahead(tiles, pace, f * 8 + line % 8);
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
             _mm512_store_si512(out[i][line],
                                f < fragments ? gather(tiles->tile[i], f, t, places) : _mm512_setzero_si512());
@@ -152,6 +164,7 @@ static void score_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
     _Alignas(64) uint16_t packed[TILE_ROWS][MAX_CHANNELS];
     _Alignas(64) sum_tile sums[GAAC_STEP_TILES];
     const unsigned chunks = (fragments + 1) / 2;
+    const unsigned pace = pace_of(tiles, fragments);
     /* Two chunks serve where none is needed again: that leaves the first-level cache to what is fetched ahead. */
     const unsigned kept = rows <= TILE_ROWS ? 2 : MAX_CHUNKS;
     for (unsigned first = 0; first < rows; first += TILE_ROWS) {
@@ -164,14 +177,22 @@ static void score_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
             zero_sums();
         }
         for (unsigned chunk = 0; chunk < chunks; chunk++) {
+            const void *lines[GAAC_STEP_TILES];
+            for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
+                lines[i] = tiles->lines ? (const void *)(tiles->tile[i] + chunk * TILE_ROWS * GAAC_LINE_ELEMENTS)
+                                        : k[chunk % kept][i];
             /* One ahead: tiles are loaded from memory only, so they would wait for what was just stored. */
-            if (first == 0 && chunk == 0)
-                gather_k(fragments, 0, tiles, k[0]);
-            if (first == 0 && chunk + 1 < chunks)
-                gather_k(fragments, chunk + 1, tiles, k[(chunk + 1) % kept]);
+            if (first == 0 && tiles->lines) {
+                fetch_sixteen(tiles, pace, chunk * TILE_ROWS);
+            } else if (first == 0) {
+                if (chunk == 0)
+                    gather_k(fragments, 0, pace, tiles, k[0]);
+                if (chunk + 1 < chunks)
+                    gather_k(fragments, chunk + 1, pace, tiles, k[(chunk + 1) % kept]);
+            }
             BARRIER();
             _tile_loadd(4, &packed[0][chunk * TILE_DEPTH], sizeof packed[0]);
-            multiply(k[chunk % kept]);
+            multiply(lines);
         }
         store_sums(sums);
         sums_to_scores(n, sums, scores + (size_t)first * GAAC_STEP_TOKENS);
@@ -181,14 +202,15 @@ static void score_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
 /* ---- weights ---------------------------------------------------------------------------------- */
 
 /* 32 tokens (two tiles) of V of up to four fragments from f on; the fragments that are missing are not touched. */
-INLINE void gather_v(unsigned n, unsigned f, unsigned chunk, const gaac_step_tiles *tiles, pair_tile out[4])
+INLINE void gather_v(unsigned n, unsigned f, unsigned chunk, unsigned pace, const gaac_step_tiles *tiles,
+                     pair_tile out[4])
 {
     for (unsigned line = 0; line < TILE_ROWS; line++) {
         const unsigned half = line >> 2 & 1, t = line & 3;
         const __m512i places = _mm512_load_si512(v_places[t][half]);
         const uint16_t *tile = tiles->tile[2 * chunk + line / 8];
         if (line * n % 4 == 0) /* 4 n lines in 16 turns */
-            fetch_ahead(tiles, 8 * f + chunk * 4 * n + line * n / 4);
+            fetch_ahead(tiles, pace, 8 * f + chunk * 4 * n + line * n / 4);
         for (unsigned i = 0; i < n; i++)
             _mm512_store_si512(out[i][line], gather(tile, f + i, t, places));
     }
@@ -238,6 +260,7 @@ static void weigh_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
     _Alignas(64) pair_tile v[2 * STEP_CHUNKS][4]; /* [fragments 0..3, 4..7][chunk] */
     _Alignas(64) uint16_t packed[STEP_CHUNKS][TILE_ROWS][TILE_DEPTH];
     _Alignas(64) sum_tile sums[4];
+    const unsigned pace = pace_of(tiles, fragments);
     const unsigned kept = rows <= WEIGHT_ROWS ? 2 : 2 * STEP_CHUNKS; /* as in score_amx */
     for (unsigned first = 0; first < rows; first += WEIGHT_ROWS) {
         const unsigned r = rows - first < WEIGHT_ROWS ? rows - first : WEIGHT_ROWS;
@@ -246,11 +269,16 @@ static void weigh_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
             const unsigned n = fragments - f < 4 ? fragments - f : 4;
             zero_sums();
             for (unsigned chunk = 0; chunk < STEP_CHUNKS; chunk++) {
-                pair_tile *lines = v[(f / 4 * STEP_CHUNKS + chunk) % kept];
-                if (first == 0 && n == 4)
-                    gather_v(4, f, chunk, tiles, lines);
+                pair_tile *own = v[(f / 4 * STEP_CHUNKS + chunk) % kept];
+                const void *lines[4];
+                for (unsigned i = 0; i < 4; i++)
+                    lines[i] = tiles->lines ? (const void *)(tiles->tile[2 * chunk] + (f + i) * V_FRAGMENT) : own[i];
+                if (first == 0 && tiles->lines)
+                    fetch_sixteen(tiles, pace, 8 * f + chunk * TILE_ROWS);
+                else if (first == 0 && n == 4)
+                    gather_v(4, f, chunk, pace, tiles, own);
                 else if (first == 0)
-                    gather_v(n, f, chunk, tiles, lines);
+                    gather_v(n, f, chunk, pace, tiles, own);
                 BARRIER();
                 _tile_loadd(4, packed[chunk], sizeof packed[chunk][0]);
                 multiply(lines);

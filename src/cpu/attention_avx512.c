@@ -1,8 +1,9 @@
 /* Attention kernels for AVX-512 without BF16 instructions: BF16 is widened by shifts, all sums are F32 FMA.
  *
- * Fragments are brought into plain order with one two-source permutation for 16 registers: the tile's words
- * (channel pair, 16 tokens) of K, (token pair, 16 channels) of V. Many rows share that through a panel on
- * the stack; few rows use the registers at once, in passes. Both ways sum in the same order. */
+ * The arithmetic takes lines: (channel pair, 16 tokens) of K, (token pair, 16 channels) of V. Decoded tiles come so;
+ * fragments, as raw blocks have, are brought into lines with one two-source permutation for 16 registers. Many rows
+ * share that through a panel on the stack; few rows use the registers at once, in passes. Both ways sum in the same
+ * order. */
 #include "cpu/attention_avx512.h"
 #include "cpu/cpu.h"
 
@@ -88,15 +89,15 @@ static void multiply_rows(unsigned rows, unsigned vectors, size_t depth, const f
 }
 
 /* K as float [channel in the order of prepared rows][64 tokens]. */
-static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
+INLINE void k_panel(const bool lines, unsigned fragments, const gaac_step_tiles *tiles, float *panel)
 {
+    const unsigned pace = pace_of(tiles, fragments);
     for (unsigned f = 0; f < fragments; f++) {
         for (unsigned t = 0; t < 4; t++) {
             for (unsigned pair = 0; pair < 2; pair++, panel += 2 * GAAC_STEP_TOKENS) {
-                const __m512i places = _mm512_load_si512(k_places[t][pair]);
-                fetch_ahead(tiles, (f * 4 + t) * 2 + pair);
+                fetch_ahead(tiles, pace, (f * 4 + t) * 2 + pair);
                 for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
-                    const __m512i words = gather(tiles->tile[i], f, t, places);
+                    const __m512i words = load_k(lines, tiles->tile[i], f, t, pair);
                     _mm512_store_ps(panel + i * VECTOR, widen_lo(words));
                     _mm512_store_ps(panel + GAAC_STEP_TOKENS + i * VECTOR, widen_hi(words));
                 }
@@ -106,18 +107,18 @@ static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *pan
 }
 
 /* V as float [64 tokens][channels]. */
-static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
+INLINE void v_panel(const bool lines, unsigned fragments, const gaac_step_tiles *tiles, float *panel)
 {
+    const unsigned pace = pace_of(tiles, fragments);
     const size_t width = (size_t)fragments * VECTOR;
     for (unsigned t = 0; t < 4; t++) {
         for (unsigned half = 0; half < 2; half++) {
-            const __m512i places = _mm512_load_si512(v_places[t][half]);
             for (unsigned f = 0; f < fragments; f++)
-                fetch_ahead(tiles, (t * 2 + half) * fragments + f);
+                fetch_ahead(tiles, pace, (t * 2 + half) * fragments + f);
             for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
                 float *line = panel + (i * GAAC_BLOCK_TOKENS + 2 * t + 8 * half) * width;
                 for (unsigned f = 0; f < fragments; f++, line += VECTOR) {
-                    const __m512i words = gather(tiles->tile[i], f, t, places);
+                    const __m512i words = load_v(lines, tiles->tile[i], f, t, half);
                     _mm512_store_ps(line, widen_lo(words));
                     _mm512_store_ps(line + width, widen_hi(words));
                 }
@@ -129,8 +130,9 @@ static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *pan
 /* ---- few rows --------------------------------------------------------------------------------- */
 
 /* Weighs `n` fragments from f on for `rows` rows without a panel. */
-INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, const gaac_step_tiles *tiles,
-                         const float *weights, const float *factors, float *acc, size_t acc_stride)
+INLINE void weigh_direct(const bool lines, const unsigned rows, const unsigned n, unsigned f, unsigned pace,
+                         const gaac_step_tiles *tiles, const float *weights, const float *factors, float *acc,
+                         size_t acc_stride)
 {
     __m512 sum[DIRECT_ROWS][MAX_VECTORS];
     for (unsigned r = 0; r < rows; r++) {
@@ -139,12 +141,11 @@ INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, cons
     }
     /* One loop over the step's token pairs, so that it stays rolled and its body in registers. */
     for (unsigned pair = 0; pair < GAAC_STEP_TOKENS / 2; pair++, weights += 2) {
-        const unsigned t = pair & 3;
-        const __m512i places = _mm512_load_si512(v_places[t][pair >> 2 & 1]);
+        const unsigned t = pair & 3, half = pair >> 2 & 1;
         if (pair * n % 4 == 0) /* 8 lines a fragment in 32 turns */
-            fetch_ahead(tiles, 8 * f + pair * n / 4);
+            fetch_ahead(tiles, pace, 8 * f + pair * n / 4);
         for (unsigned v = 0; v < n; v++) {
-            const __m512i words = gather(tiles->tile[pair / 8], f + v, t, places);
+            const __m512i words = load_v(lines, tiles->tile[pair / 8], f + v, t, half);
             const __m512 even = widen_lo(words), odd = widen_hi(words);
             for (unsigned r = 0; r < rows; r++) {
                 const float *w = weights + r * GAAC_STEP_TOKENS;
@@ -159,35 +160,36 @@ INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, cons
     }
 }
 
-INLINE void weigh_pass(const unsigned rows, unsigned fragments, const gaac_step_tiles *tiles, const float *weights,
-                       const float *factors, float *acc, size_t acc_stride)
+INLINE void weigh_pass(const bool lines, const unsigned rows, unsigned fragments, const gaac_step_tiles *tiles,
+                       const float *weights, const float *factors, float *acc, size_t acc_stride)
 {
+    const unsigned pace = pace_of(tiles, fragments);
     unsigned f = 0;
     for (; f + 4 <= fragments; f += 4)
-        weigh_direct(rows, 4, f, tiles, weights, factors, acc + f * VECTOR, acc_stride);
+        weigh_direct(lines, rows, 4, f, pace, tiles, weights, factors, acc + f * VECTOR, acc_stride);
     for (; f < fragments; f++)
-        weigh_direct(rows, 1, f, tiles, weights, factors, acc + f * VECTOR, acc_stride);
+        weigh_direct(lines, rows, 1, f, pace, tiles, weights, factors, acc + f * VECTOR, acc_stride);
 }
 
 /* Fewer than PANEL_ROWS rows, in passes of nearly equal size. */
-static void weigh_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
-                      const float *factors, float *acc, size_t acc_stride)
+INLINE void weigh_few(const bool lines, unsigned fragments, const gaac_step_tiles *tiles, unsigned rows,
+                      const float *weights, const float *factors, float *acc, size_t acc_stride)
 {
     gaac_step_tiles now = *tiles;
     for (unsigned passes = (rows + DIRECT_ROWS - 1) / DIRECT_ROWS; passes > 0; passes--) {
         const unsigned n = rows / passes;
         switch (n) {
         case 1:
-            weigh_pass(1, fragments, &now, weights, factors, acc, acc_stride);
+            weigh_pass(lines, 1, fragments, &now, weights, factors, acc, acc_stride);
             break;
         case 2:
-            weigh_pass(2, fragments, &now, weights, factors, acc, acc_stride);
+            weigh_pass(lines, 2, fragments, &now, weights, factors, acc, acc_stride);
             break;
         case 3:
-            weigh_pass(3, fragments, &now, weights, factors, acc, acc_stride);
+            weigh_pass(lines, 3, fragments, &now, weights, factors, acc, acc_stride);
             break;
         default:
-            weigh_pass(4, fragments, &now, weights, factors, acc, acc_stride);
+            weigh_pass(lines, 4, fragments, &now, weights, factors, acc, acc_stride);
             break;
         }
         now.ahead_lines = 0; /* once is enough */
@@ -202,7 +204,10 @@ static void weigh_many(unsigned fragments, const gaac_step_tiles *tiles, unsigne
                        const float *factors, float *acc, size_t acc_stride)
 {
     _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
-    v_panel(fragments, tiles, panel);
+    if (tiles->lines)
+        v_panel(true, fragments, tiles, panel);
+    else
+        v_panel(false, fragments, tiles, panel);
     multiply_rows(rows, fragments, GAAC_STEP_TOKENS, weights, GAAC_STEP_TOKENS, panel, (size_t)fragments * VECTOR,
                   factors, acc, acc_stride);
 }
@@ -210,27 +215,29 @@ static void weigh_many(unsigned fragments, const gaac_step_tiles *tiles, unsigne
 static void weigh_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
                          const float *factors, float *acc, size_t acc_stride)
 {
-    if (rows < PANEL_ROWS)
-        weigh_few(fragments, tiles, rows, weights, factors, acc, acc_stride);
+    if (rows < PANEL_ROWS && tiles->lines)
+        weigh_few(true, fragments, tiles, rows, weights, factors, acc, acc_stride);
+    else if (rows < PANEL_ROWS)
+        weigh_few(false, fragments, tiles, rows, weights, factors, acc, acc_stride);
     else
         weigh_many(fragments, tiles, rows, weights, factors, acc, acc_stride);
 }
 
 /* Scores of up to DIRECT_ROWS rows without a panel. */
-INLINE void score_direct(const unsigned rows, unsigned fragments, const gaac_step_tiles *tiles, const float *q,
-                         size_t q_stride, float *scores)
+INLINE void score_direct(const bool lines, const unsigned rows, unsigned fragments, const gaac_step_tiles *tiles,
+                         const float *q, size_t q_stride, float *scores)
 {
     __m512 sum[DIRECT_ROWS][GAAC_STEP_TILES];
+    const unsigned pace = pace_of(tiles, fragments);
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
             sum[r][i] = _mm512_setzero_ps();
     }
     for (unsigned pair = 0; pair < fragments * GAAC_FRAGMENT_CHANNELS / 2; pair++, q += 2) {
         const unsigned f = pair / 8, t = pair >> 1 & 3;
-        const __m512i places = _mm512_load_si512(k_places[t][pair & 1]);
-        fetch_ahead(tiles, pair);
+        fetch_ahead(tiles, pace, pair);
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
-            const __m512i words = gather(tiles->tile[i], f, t, places);
+            const __m512i words = load_k(lines, tiles->tile[i], f, t, pair & 1);
             const __m512 low = widen_lo(words), high = widen_hi(words);
             for (unsigned r = 0; r < rows; r++) {
                 sum[r][i] = _mm512_fmadd_ps(_mm512_set1_ps(q[r * q_stride]), low, sum[r][i]);
@@ -248,30 +255,33 @@ static void score_many(unsigned fragments, const gaac_step_tiles *tiles, unsigne
                        float *scores)
 {
     _Alignas(64) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
-    k_panel(fragments, tiles, panel);
+    if (tiles->lines)
+        k_panel(true, fragments, tiles, panel);
+    else
+        k_panel(false, fragments, tiles, panel);
     multiply_rows(rows, GAAC_STEP_TILES, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q, q_stride, panel,
                   GAAC_STEP_TOKENS, NULL, scores, GAAC_STEP_TOKENS);
 }
 
 /* Fewer than PANEL_ROWS rows, in passes of nearly equal size. */
-static void score_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
-                      float *scores)
+INLINE void score_few(const bool lines, unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q,
+                      size_t q_stride, float *scores)
 {
     gaac_step_tiles now = *tiles;
     for (unsigned passes = (rows + DIRECT_ROWS - 1) / DIRECT_ROWS; passes > 0; passes--) {
         const unsigned n = rows / passes;
         switch (n) {
         case 1:
-            score_direct(1, fragments, &now, q, q_stride, scores);
+            score_direct(lines, 1, fragments, &now, q, q_stride, scores);
             break;
         case 2:
-            score_direct(2, fragments, &now, q, q_stride, scores);
+            score_direct(lines, 2, fragments, &now, q, q_stride, scores);
             break;
         case 3:
-            score_direct(3, fragments, &now, q, q_stride, scores);
+            score_direct(lines, 3, fragments, &now, q, q_stride, scores);
             break;
         default:
-            score_direct(4, fragments, &now, q, q_stride, scores);
+            score_direct(lines, 4, fragments, &now, q, q_stride, scores);
             break;
         }
         now.ahead_lines = 0; /* once is enough */
@@ -286,8 +296,10 @@ static void score_avx512(unsigned fragments, const gaac_step_tiles *tiles, unsig
 {
     if (!accumulate)
         memset(scores, 0, (size_t)rows * GAAC_STEP_TOKENS * sizeof *scores);
-    if (rows < PANEL_ROWS)
-        score_few(fragments, tiles, rows, q, q_stride, scores);
+    if (rows < PANEL_ROWS && tiles->lines)
+        score_few(true, fragments, tiles, rows, q, q_stride, scores);
+    else if (rows < PANEL_ROWS)
+        score_few(false, fragments, tiles, rows, q, q_stride, scores);
     else
         score_many(fragments, tiles, rows, q, q_stride, scores);
 }
@@ -357,4 +369,5 @@ void gaac_attention_kernels_init_avx512(gaac_attention_kernels *kernels)
     kernels->score = score_avx512;
     kernels->weigh = weigh_avx512;
     kernels->softmax = softmax_avx512;
+    kernels->takes_lines = true;
 }

@@ -4,39 +4,30 @@
 #define GAAC_CPU_ATTENTION_AVX512_H
 
 #include "attention/kernels.h"
-
-#include <immintrin.h>
+#include "cpu/lines_avx512.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { VECTOR = 16, MAX_CHANNELS = GAAC_UNIT_MAX_FRAGMENTS * GAAC_FRAGMENT_CHANNELS };
+enum {
+    FETCH_RUN = 4, /* lines that are fetched one after the other: memory gives runs faster than single lines */
+    VECTOR = 16,
+    MAX_CHANNELS = GAAC_UNIT_MAX_FRAGMENTS * GAAC_FRAGMENT_CHANNELS
+};
 
-/* [t][half][i]: where lane (g, t)'s register lies among the two vectors of one t, x = g ^ 2t being the place
- * of g. V: channel i is register 2 * half + (i & 1) of g = i >> 1; the halves are tokens 2t.. and 2t + 8... */
-#define V4(t, r, g) ((((g) ^ 2 * (t)) * 4) + (r)), ((((g) ^ 2 * (t)) * 4) + (r) + 1)
-#define V_ROW(t, r)                                                                                                    \
-    {                                                                                                                  \
-        V4(t, r, 0), V4(t, r, 1), V4(t, r, 2), V4(t, r, 3), V4(t, r, 4), V4(t, r, 5), V4(t, r, 6), V4(t, r, 7)         \
-    }
-_Alignas(64) static const int32_t v_places[4][2][VECTOR] = {
-    {V_ROW(0, 0), V_ROW(0, 2)}, {V_ROW(1, 0), V_ROW(1, 2)}, {V_ROW(2, 0), V_ROW(2, 2)}, {V_ROW(3, 0), V_ROW(3, 2)}};
-
-/* [t][pair][token]: K: token g + 8s is register s + 2 * pair. */
-#define K8(t, r)                                                                                                       \
-    (0 ^ 2 * (t)) * 4 + (r), (1 ^ 2 * (t)) * 4 + (r), (2 ^ 2 * (t)) * 4 + (r), (3 ^ 2 * (t)) * 4 + (r),                \
-        (4 ^ 2 * (t)) * 4 + (r), (5 ^ 2 * (t)) * 4 + (r), (6 ^ 2 * (t)) * 4 + (r), (7 ^ 2 * (t)) * 4 + (r)
-#define K_ROW(t, r)                                                                                                    \
-    {                                                                                                                  \
-        K8(t, r), K8(t, (r) + 1)                                                                                       \
-    }
-_Alignas(64) static const int32_t k_places[4][2][VECTOR] = {
-    {K_ROW(0, 0), K_ROW(0, 2)}, {K_ROW(1, 0), K_ROW(1, 2)}, {K_ROW(2, 0), K_ROW(2, 2)}, {K_ROW(3, 0), K_ROW(3, 2)}};
-
-/* 16 registers (pairs of BF16) of fragment f and t, in plain order. */
-INLINE __m512i gather(const uint16_t *tile, unsigned f, unsigned t, __m512i places)
+/* Channel pair `pair` of fragment f and t of 16 tokens. lines: the tile is in line order. */
+INLINE __m512i load_k(const bool lines, const uint16_t *tile, unsigned f, unsigned t, unsigned pair)
 {
-    const uint16_t *at = tile + f * GAAC_FRAGMENT_ELEMENTS + t * 64;
-    return _mm512_permutex2var_epi32(_mm512_load_si512(at), places, _mm512_load_si512(at + 32));
+    if (lines)
+        return _mm512_load_si512(tile + (GAAC_K_FRAGMENT_LINES * f + 2 * t + pair) * GAAC_LINE_ELEMENTS);
+    return gather(tile, f, t, _mm512_load_si512(k_places[t][pair]));
+}
+
+/* Token pair 4 half + t of 16 channels, those of fragment f. */
+INLINE __m512i load_v(const bool lines, const uint16_t *tile, unsigned f, unsigned t, unsigned half)
+{
+    if (lines)
+        return _mm512_load_si512(tile + (GAAC_V_FRAGMENT_LINES * f + 4 * half + t) * GAAC_LINE_ELEMENTS);
+    return gather(tile, f, t, _mm512_load_si512(v_places[t][half]));
 }
 
 INLINE __m512 widen_lo(__m512i pairs)
@@ -57,12 +48,22 @@ INLINE void add_to(float *to, const float *factor, __m512 sum)
                                        : _mm512_add_ps(before, sum));
 }
 
-/* Line number `line` of what the next step reads. */
-INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned line)
+/* Runs of lines a turn, times 2^16, when a kernel has 8 turns a fragment. A little more, so that rounding leaves none
+ * out. */
+INLINE unsigned pace_of(const gaac_step_tiles *tiles, unsigned fragments)
 {
-    if (line < tiles->ahead_lines) {
-        for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            _mm_prefetch((const char *)tiles->ahead[i] + (size_t)line * 64, _MM_HINT_T0);
+    const unsigned runs = (tiles->ahead_lines + FETCH_RUN - 1) / FETCH_RUN * GAAC_STEP_TILES;
+    return ((runs << 16) + 8 * fragments - 1) / (8 * fragments);
+}
+
+/* Fetches what turn number `turn` has to of what is read next. */
+INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned pace, unsigned turn)
+{
+    const unsigned from = turn * pace >> 16, to = (turn + 1) * pace >> 16;
+    for (unsigned run = from; run < to; run++) {
+        const char *at = (const char *)tiles->ahead[run % GAAC_STEP_TILES] + run / GAAC_STEP_TILES * FETCH_RUN * 64;
+        for (unsigned i = 0; i < FETCH_RUN; i++)
+            _mm_prefetch(at + 64 * i, _MM_HINT_T0);
     }
 }
 

@@ -7,6 +7,7 @@
  * transposition inside the 128-bit lanes of four such vectors leaves position 4q + l at dword 4l + q. */
 #include "cpu/codec_avx512.h"
 #include "cpu/cpu.h"
+#include "cpu/lines_avx512.h"
 
 /* Position of lane 4g + t. */
 #define P(g, t) (8 * (t) + ((g) ^ 2 * (t)))
@@ -151,70 +152,127 @@ static ALWAYS_INLINE void nibble_words(const __m512i c[3], __m512i n, __m512i t[
     t[3] = select_bits(_mm512_set1_epi32(0x33333333), low, high);
 }
 
-/* Decodes words 2j .. 2j + 3 of four positions: fragments j and j + 1. t: T_j, T_j, T_j+1, T_j+1 of each. */
-static ALWAYS_INLINE void decode_words(gaac_part part, __m512i w, __m512i base, __m512i correction, __m512i t,
-                                       uint16_t *fragment)
+/* Where a decoder puts what it decoded. */
+typedef enum tile_order { FRAGMENTS, LINES } tile_order;
+
+/* Registers A and B of words 2j .. 2j + 3 of four positions, one position in each 128-bit lane: {j, j, j + 1, j + 1}
+ * with s {0, 1, 0, 1}. */
+typedef struct registers {
+    __m512i a, b;
+} registers;
+
+/* t: T_j, T_j, T_j+1, T_j+1 of each position. */
+static ALWAYS_INLINE registers decode_words(__m512i w, __m512i base, __m512i correction, __m512i t)
 {
     const __m512i mantissas = _mm512_set1_epi32((int)0x807f807f);
     const __m512i turned = _mm512_rorv_epi32(t, _mm512_set1_epi64(INT64_C(4) << 32));
     const __m512i nibbles = _mm512_and_si512(turned, _mm512_set1_epi32((int)0x87878787));
     const __m512i exponents = _mm512_add_epi32(nibbles, _mm512_sub_epi32(base, correction));
-    const __m512i a = select_bits(mantissas, w, exponents);
-    const __m512i b = _mm512_ror_epi32(select_bits(mantissas, exponents, w), 8);
+    return (registers){select_bits(mantissas, w, exponents), _mm512_ror_epi32(select_bits(mantissas, exponents, w), 8)};
+}
+
+/* Fragments f and f + 1 of four positions. */
+static ALWAYS_INLINE void store_fragments(gaac_part part, registers x, unsigned f, unsigned position, uint16_t *out)
+{
+    uint16_t *fragment = out + f * GAAC_FRAGMENT_ELEMENTS + position * 8;
     if (part == GAAC_K) {
-        store(fragment, _mm512_unpacklo_epi64(a, b));
-        store(fragment + GAAC_FRAGMENT_ELEMENTS, _mm512_unpackhi_epi64(a, b));
+        store(fragment, _mm512_unpacklo_epi64(x.a, x.b));
+        store(fragment + GAAC_FRAGMENT_ELEMENTS, _mm512_unpackhi_epi64(x.a, x.b));
     } else {
-        store(fragment, _mm512_unpacklo_epi32(a, b));
-        store(fragment + GAAC_FRAGMENT_ELEMENTS, _mm512_unpackhi_epi32(a, b));
+        store(fragment, _mm512_unpacklo_epi32(x.a, x.b));
+        store(fragment + GAAC_FRAGMENT_ELEMENTS, _mm512_unpackhi_epi32(x.a, x.b));
     }
 }
 
-static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
-                                      gaac_base_words bases, uint16_t *fragments, const gaac_ahead *ahead)
+/* The lines that fragments f and f + 1 have of one t. near and far: positions 8t .. 8t + 3, and 8t + 4 .. 8t + 7. The
+ * places of k_places and v_places serve here too, a word (j or j + 1, s) lying where they look for (pair, s). */
+static ALWAYS_INLINE void store_lines(gaac_part part, registers near, registers far, unsigned f, unsigned t,
+                                      uint16_t *out)
 {
-    const unsigned share = gaac_ahead_share(ahead, 2 * 4 * hv);
-    const uint8_t *next = ahead != NULL ? ahead->at : NULL;
+    enum { LINE = GAAC_LINE_ELEMENTS };
+    if (part == GAAC_K) {
+        uint16_t *line = out + (GAAC_K_FRAGMENT_LINES * f + 2 * t) * LINE;
+        for (unsigned j = 0; j < 2; j++, line += GAAC_K_FRAGMENT_LINES * LINE) {
+            const __m512i places = load(k_places[t][j]);
+            store(line, _mm512_permutex2var_epi32(near.a, places, far.a));
+            store(line + LINE, _mm512_permutex2var_epi32(near.b, places, far.b));
+        }
+        return;
+    }
+    uint16_t *line = out + (GAAC_V_FRAGMENT_LINES * f + t) * LINE;
+    const __m512i low_near = _mm512_unpacklo_epi32(near.a, near.b), low_far = _mm512_unpacklo_epi32(far.a, far.b);
+    const __m512i high_near = _mm512_unpackhi_epi32(near.a, near.b), high_far = _mm512_unpackhi_epi32(far.a, far.b);
+    for (unsigned s = 0; s < 2; s++, line += 4 * LINE) {
+        const __m512i places = load(v_places[t][s]);
+        store(line, _mm512_permutex2var_epi32(low_near, places, low_far));
+        store(line + GAAC_V_FRAGMENT_LINES * LINE, _mm512_permutex2var_epi32(high_near, places, high_far));
+    }
+}
+
+static ALWAYS_INLINE void decode_part(gaac_part part, tile_order order, unsigned hv, const uint8_t *fixed,
+                                      const gaac_unit_tags *tags, gaac_base_words bases, uint16_t *out,
+                                      const gaac_ahead *ahead)
+{
+    const gaac_ahead fetched = ahead != NULL ? *ahead : (gaac_ahead){NULL, 0};
     for (unsigned block = 0; block < GAAC_LANES; block += 16) {
         __m512i c[GAAC_MAX_HV][3];
+        gaac_fetch_turn(&fetched, block / 16, GAAC_LANES / 16);
         load_codes(hv, fixed, block, c);
         for (unsigned h = 0; h < hv; h++) {
             __m512i t[4];
             nibble_words(c[h], _mm512_permutexvar_epi32(column_order(), load(&tags->n[part][h][block])), t);
             const __m512i lowered = _mm512_permutexvar_epi32(column_order(), load(&tags->correction[part][h][block]));
-            for (unsigned q = 0; q < 4; q++) {
-                next = gaac_fetch(next, share);
-                /* dwords 4l + q of the first vector, twice, and of the second, twice */
-                const __m512i spread = _mm512_add_epi32(spread_columns(), _mm512_set1_epi32((int)q));
-                const __m512i minus = _mm512_permutex2var_epi32(lowered, spread, lowered);
-                const unsigned position = block + 4 * q;
-                for (unsigned pair = 0; pair < 2; pair++) {
-                    const unsigned offset = gaac_word_offset(h, 4 * pair, position);
-                    decode_words(part, load(fixed + offset), load(bases + offset / 4), minus,
-                                 _mm512_permutex2var_epi32(t[2 * pair], spread, t[2 * pair + 1]),
-                                 fragments + (4 * h + 2 * pair) * GAAC_FRAGMENT_ELEMENTS + position * 8);
+            for (unsigned eight = 0; eight < 2; eight++) { /* positions of one t */
+                registers x[2][2];                         /* [pair of words][four] */
+                for (unsigned four = 0; four < 2; four++) {
+                    /* dwords 4l + q of the first vector, twice, and of the second, twice */
+                    const __m512i spread =
+                        _mm512_add_epi32(spread_columns(), _mm512_set1_epi32((int)(2 * eight + four)));
+                    const __m512i minus = _mm512_permutex2var_epi32(lowered, spread, lowered);
+                    const unsigned position = block + 8 * eight + 4 * four;
+                    for (unsigned pair = 0; pair < 2; pair++) {
+                        const unsigned offset = gaac_word_offset(h, 4 * pair, position);
+                        x[pair][four] = decode_words(load(fixed + offset), load(bases + offset / 4), minus,
+                                                     _mm512_permutex2var_epi32(t[2 * pair], spread, t[2 * pair + 1]));
+                        if (order == FRAGMENTS)
+                            store_fragments(part, x[pair][four], 4 * h + 2 * pair, position, out);
+                    }
                 }
+                for (unsigned pair = 0; order == LINES && pair < 2; pair++)
+                    store_lines(part, x[pair][0], x[pair][1], 4 * h + 2 * pair, block / 8 + eight, out);
             }
         }
     }
 }
 
-static void decode_k(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments, const gaac_ahead *ahead)
+#define DECODER(name, part, order)                                                                                     \
+    static void name(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,             \
+                     uint16_t *out, const gaac_ahead *ahead)                                                           \
+    {                                                                                                                  \
+        if (hv == 2)                                                                                                   \
+            decode_part(part, order, 2, fixed, tags, bases, out, ahead);                                               \
+        else                                                                                                           \
+            decode_part(part, order, 1, fixed, tags, bases, out, ahead);                                               \
+    }
+DECODER(decode_k, GAAC_K, FRAGMENTS)
+DECODER(decode_v, GAAC_V, FRAGMENTS)
+DECODER(decode_k_lines, GAAC_K, LINES)
+DECODER(decode_v_lines, GAAC_V, LINES)
+
+static void k_to_lines(unsigned fragments, const uint16_t *in, uint16_t *lines)
 {
-    if (hv == 2)
-        decode_part(GAAC_K, 2, fixed, tags, bases, fragments, ahead);
-    else
-        decode_part(GAAC_K, 1, fixed, tags, bases, fragments, ahead);
+    for (unsigned f = 0; f < fragments; f++) {
+        for (unsigned line = 0; line < GAAC_K_FRAGMENT_LINES; line++, lines += GAAC_LINE_ELEMENTS)
+            store(lines, gather(in, f, line >> 1, load(k_places[line >> 1][line & 1])));
+    }
 }
 
-static void decode_v(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments, const gaac_ahead *ahead)
+static void v_to_lines(unsigned fragments, const uint16_t *in, uint16_t *lines)
 {
-    if (hv == 2)
-        decode_part(GAAC_V, 2, fixed, tags, bases, fragments, ahead);
-    else
-        decode_part(GAAC_V, 1, fixed, tags, bases, fragments, ahead);
+    for (unsigned f = 0; f < fragments; f++, lines += GAAC_V_FRAGMENT_LINES * GAAC_LINE_ELEMENTS) {
+        for (unsigned line = 0; line < GAAC_V_FRAGMENT_LINES / 2; line++)
+            store(lines + line * GAAC_LINE_ELEMENTS, gather(in, f, line & 3, load(v_places[line & 3][line >> 2])));
+    }
 }
 
 void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels)
@@ -222,5 +280,9 @@ void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels)
     kernels->expand_tags = expand_tags;
     kernels->decode_part[GAAC_K] = decode_k;
     kernels->decode_part[GAAC_V] = decode_v;
+    kernels->decode_lines[GAAC_K] = decode_k_lines;
+    kernels->decode_lines[GAAC_V] = decode_v_lines;
+    kernels->fragments_to_lines[GAAC_K] = k_to_lines;
+    kernels->fragments_to_lines[GAAC_V] = v_to_lines;
     kernels->encode_unit = gaac_encode_unit_avx512;
 }

@@ -44,6 +44,7 @@ static float uniform(harness *h)
 typedef struct step_data {
     gaac_step_tiles tiles;
     uint16_t *memory[GAAC_STEP_TILES];
+    uint16_t *lines; /* room for the same in line order */
 } step_data;
 
 static void make_step(harness *h, unsigned fragments, step_data *data)
@@ -55,6 +56,24 @@ static void make_step(harness *h, unsigned fragments, step_data *data)
         data->tiles.ahead[i] = (const uint8_t *)data->memory[i];
     }
     data->tiles.ahead_lines = (unsigned)(bytes / 64);
+    data->tiles.lines = false;
+    data->lines = harness_memory(h, GAAC_STEP_TILES * bytes);
+}
+
+/* The step's tiles in line order. */
+static gaac_step_tiles in_lines(const step_data *data, gaac_part part, unsigned fragments)
+{
+    gaac_step_tiles tiles = data->tiles;
+    const size_t tile = (size_t)fragments * GAAC_FRAGMENT_ELEMENTS;
+    tiles.lines = true;
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
+        uint16_t *out = part == GAAC_K
+                            ? data->lines + i * tile
+                            : data->lines + i / 2 * 2 * tile + i % 2 * GAAC_V_FRAGMENT_LINES / 2 * GAAC_LINE_ELEMENTS;
+        (part == GAAC_K ? gaac_k_fragments_to_lines_c : gaac_v_fragments_to_lines_c)(fragments, data->memory[i], out);
+        tiles.tile[i] = out;
+    }
+    return tiles;
 }
 
 /* Values of many sizes; now and then a NaN, an infinity, a zero. Exponents stay where no sum overflows. */
@@ -165,6 +184,17 @@ static void check_score(harness *h, unsigned shape)
             if (!same_bits(one[i], d.scores[(size_t)row * STEP + i]))
                 harness_fail(h, "row %u, token %u: other bits when alone", row, i);
         }
+        if (h->tables->attention.takes_lines && d.fragments % 4 == 0) {
+            const gaac_step_tiles lines = in_lines(&d.step, GAAC_K, d.fragments);
+            memcpy(expected, d.scores, bytes);
+            memcpy(d.scores, before, bytes);
+            h->tables->attention.score(d.fragments, &lines, d.rows, d.q, d.q_stride, d.scores, accumulate);
+            for (unsigned i = 0; i < d.rows * STEP; i++) {
+                if (!same_bits(expected[i], d.scores[i]))
+                    harness_fail(h, "score %u: other bits from lines", i);
+            }
+            harness_guards(h, "score of lines");
+        }
     }
 }
 
@@ -260,6 +290,18 @@ static void check_weigh(harness *h, unsigned shape)
         for (size_t i = 0; i < row_bytes / sizeof(float); i++) {
             if (!same_bits(one[i], d.acc[row * d.stride + i]))
                 harness_fail(h, "row %u, accumulator %zu: other bits when alone", row, i);
+        }
+        if (h->tables->attention.takes_lines && d.fragments % 4 == 0) {
+            static float expected[MAX_ROWS * (MAX_CHANNELS + 32)];
+            const gaac_step_tiles lines = in_lines(&d.step, GAAC_V, d.fragments);
+            memcpy(expected, d.acc, d.rows * d.stride * sizeof(float));
+            memcpy(d.acc, before, d.rows * d.stride * sizeof(float));
+            h->tables->attention.weigh(d.fragments, &lines, d.rows, d.weights, d.factors, d.acc, d.stride);
+            for (size_t i = 0; i < d.rows * d.stride; i++) {
+                if (!same_bits(expected[i], d.acc[i]))
+                    harness_fail(h, "accumulator %zu: other bits from lines", i);
+            }
+            harness_guards(h, "weigh of lines");
         }
     }
 }

@@ -112,6 +112,46 @@ static void check_decode(harness *h, gaac_part part, unsigned hv)
     }
 }
 
+/* Lines, with the gaps between those of V left alone. */
+static void check_lines(harness *h, gaac_part part, unsigned hv)
+{
+    uint32_t *bases = harness_memory(h, hv * MAX_PART_WORDS * 2);
+    gaac_unit_tags *tags = harness_memory(h, sizeof *tags);
+    uint8_t *fixed = harness_memory(h, (size_t)hv * GAAC_PART_FIXED_BYTES);
+    const size_t bytes = (size_t)hv * MAX_PART_ELEMENTS * (part == GAAC_V ? 2 : 1);
+    uint16_t *actual = harness_memory(h, bytes), *fragments = harness_memory(h, (size_t)hv * MAX_PART_ELEMENTS);
+    _Alignas(64) uint16_t expected[2 * MAX_PART_ELEMENTS];
+    for (unsigned round = 0; round < h->rounds; round++) {
+        const gaac_ahead ahead = {fixed, harness_below(h, 80)};
+        inputs_bases(h, hv, bases);
+        draw_tags(h, hv, tags);
+        harness_random_bytes(h, fixed, (size_t)hv * GAAC_PART_FIXED_BYTES);
+        harness_random_bytes(h, fragments, (size_t)hv * MAX_PART_ELEMENTS);
+        for (unsigned way = 0; way < 2; way++) {
+            memset(expected, 0xff, sizeof expected);
+            memset(actual, 0xff, bytes);
+            if (way == 0) {
+                h->definition->codec.decode_lines[part](hv, fixed, tags, bases, expected, NULL);
+                h->tables->codec.decode_lines[part](hv, fixed, tags, bases, actual, &ahead);
+            } else {
+                h->definition->codec.fragments_to_lines[part](4 * hv, fragments, expected);
+                h->tables->codec.fragments_to_lines[part](4 * hv, fragments, actual);
+            }
+            harness_equal(h, "lines", expected, actual, bytes);
+            harness_guards(h, "lines");
+        }
+    }
+}
+
+static void check_k_lines(harness *h, unsigned shape)
+{
+    check_lines(h, GAAC_K, shape + 1);
+}
+static void check_v_lines(harness *h, unsigned shape)
+{
+    check_lines(h, GAAC_V, shape + 1);
+}
+
 static void check_decode_k(harness *h, unsigned shape)
 {
     check_decode(h, GAAC_K, shape + 1);
@@ -147,7 +187,7 @@ static void make_coded_units(harness *h, const harness_tables *tables, unsigned 
     }
     units->variable = harness_memory(h, (size_t)BENCH_UNITS * MAX_CAPACITY);
     units->tags = harness_memory(h, BENCH_UNITS * sizeof *units->tags);
-    units->fragments = harness_memory(h, bf16);
+    units->fragments = harness_memory(h, 2 * bf16);
     for (unsigned i = 0; i < BENCH_UNITS; i++) {
         gaac_unit_info info;
         uint8_t *variable = units->variable + (size_t)i * MAX_CAPACITY;
@@ -184,6 +224,23 @@ static void run_decode(const coded_units *units, gaac_part part)
                                           units->bases[part], units->fragments, NULL);
 }
 
+static void run_lines(const coded_units *units, gaac_part part)
+{
+    const size_t fixed_bytes = (size_t)units->hv * GAAC_PART_FIXED_BYTES;
+    for (unsigned i = 0; i < BENCH_UNITS; i++)
+        units->kernels->decode_lines[part](units->hv, units->fixed[part] + i * fixed_bytes, &units->tags[i],
+                                           units->bases[part], units->fragments, NULL);
+}
+
+static void run_k_lines(void *context)
+{
+    run_lines(context, GAAC_K);
+}
+static void run_v_lines(void *context)
+{
+    run_lines(context, GAAC_V);
+}
+
 static void run_decode_k(void *context)
 {
     run_decode(context, GAAC_K);
@@ -198,6 +255,22 @@ static void bench_decode(harness *h, const harness_tables *tables, gaac_part par
     coded_units units;
     make_coded_units(h, tables, hv, GAAC_HAS_K | GAAC_HAS_V, &units);
     harness_time(h, part == GAAC_K ? run_decode_k : run_decode_v, &units, BENCH_UNITS, (size_t)hv * MAX_PART_ELEMENTS);
+}
+
+static void bench_lines(harness *h, const harness_tables *tables, gaac_part part, unsigned hv)
+{
+    coded_units units;
+    make_coded_units(h, tables, hv, GAAC_HAS_K | GAAC_HAS_V, &units);
+    harness_time(h, part == GAAC_K ? run_k_lines : run_v_lines, &units, BENCH_UNITS, (size_t)hv * MAX_PART_ELEMENTS);
+}
+
+static void bench_k_lines(harness *h, const harness_tables *tables, unsigned shape)
+{
+    bench_lines(h, tables, GAAC_K, shape + 1);
+}
+static void bench_v_lines(harness *h, const harness_tables *tables, unsigned shape)
+{
+    bench_lines(h, tables, GAAC_V, shape + 1);
 }
 
 static void bench_decode_k(harness *h, const harness_tables *tables, unsigned shape)
@@ -383,6 +456,8 @@ static void bench_v_to_rows(harness *h, const harness_tables *t, unsigned s)
 FUNCTION(expand, expand_tags)
 FUNCTION(decode_k, decode_part[GAAC_K])
 FUNCTION(decode_v, decode_part[GAAC_V])
+FUNCTION(k_lines, decode_lines[GAAC_K])
+FUNCTION(v_lines, decode_lines[GAAC_V])
 FUNCTION(encode, encode_unit)
 FUNCTION(k_to_fragments, rows_to_fragments[GAAC_K])
 FUNCTION(v_to_fragments, rows_to_fragments[GAAC_V])
@@ -393,6 +468,8 @@ static const harness_entry entries[] = {
     {"expand_tags", UNIT_SHAPES, describe_unit, function_expand, check_expand, bench_expand},
     {"decode_k", 2, describe_hv, function_decode_k, check_decode_k, bench_decode_k},
     {"decode_v", 2, describe_hv, function_decode_v, check_decode_v, bench_decode_v},
+    {"k_lines", 2, describe_hv, function_k_lines, check_k_lines, bench_k_lines},
+    {"v_lines", 2, describe_hv, function_v_lines, check_v_lines, bench_v_lines},
     {"read_unit", 2, describe_hv, function_decode_k, check_read, bench_read},
     {"encode_unit", UNIT_SHAPES, describe_unit, function_encode, check_encode, bench_encode},
     {"k_rows_to_fragments", 8, describe_fragments, function_k_to_fragments, check_k_to_fragments, bench_k_to_fragments},
