@@ -293,11 +293,12 @@ void gaac_attention_kernels_init_amx(gaac_attention_kernels *kernels)
 {
     kernels->enter = enter_amx;
     kernels->leave = leave_amx;
-    /* AVX-512's: while memory is read, a group of four rows is multiplied faster from registers (14 GB/s of coded KV on
-     * one core of a Granite Rapids, against 12) than through memory; eight rows are not (10 against 11). */
+    /* AVX-512's: groups of up to four rows are multiplied as fast from registers, and raw blocks, whose lines would go
+     * through a buffer, faster (16 GB/s on one core of a Granite Rapids, against 12). From five rows on they are not.
+     */
     kernels->score_few = kernels->score;
     kernels->weigh_few = kernels->weigh;
-    kernels->few_rows = 6;
+    kernels->few_rows = 4;
     kernels->weight_error = 0x1p-16f;
     kernels->score = score_amx;
     kernels->weigh = weigh_amx;
