@@ -1,16 +1,17 @@
-/* Attention kernels for AVX2 and FMA: BF16 is widened by shifts into a panel of floats on the stack, then
- * multiplied with the rows; all sums are F32.
+/* Attention kernels for AVX2 and FMA: BF16 is widened by shifts, all sums are F32.
  *
  * A vector of a fragment holds two lanes of one t. Vector w of t holds g = 2 (w ^ t) and the next, so a
  * vector's logical number is w ^ t, and a 64-bit unpack of two of them gives eight tokens of a channel pair
  * (K) or eight channels of a token pair (V), in an order that depends on nothing: scores are put right once
- * at the end, accumulators keep it (v_order). */
+ * at the end, accumulators keep it (v_order).
+ *
+ * Many rows share the widened values through a panel of floats on the stack, few rows use the registers at once, in
+ * passes. Both ways sum in the same order. */
 #include "attention/kernels.h"
 #include "cpu/cpu.h"
 
 #include <immintrin.h>
 #include <math.h>
-#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -19,9 +20,11 @@ enum {
     MAX_ROWS = 6,  /* 6 x 2 accumulators, two lines of the panel and a factor fill the 16 registers; */
     WIDE_ROWS = 3, /* up to here 4 vectors: fewer accumulators than 8 would wait for their own sums */
     MAX_VECTORS = 4,
+    DIRECT_ROWS = 4, /* rows of a pass without a panel */
+    PANEL_ROWS = 13, /* from here on a panel is faster than passes: even at 12 rows, a tenth at 13 */
     MAX_CHANNELS = GAAC_UNIT_MAX_FRAGMENTS * GAAC_FRAGMENT_CHANNELS,
     STEP_VECTORS = GAAC_STEP_TOKENS / VECTOR,
-    TILE_VECTORS = GAAC_BLOCK_TOKENS / VECTOR
+    TILE_VECTORS = GAAC_BLOCK_TOKENS / VECTOR /* also of a fragment's 16 channels */
 };
 
 static const uint8_t v_order_avx2[GAAC_FRAGMENT_CHANNELS] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
@@ -30,6 +33,16 @@ INLINE __m256i load_logical(const uint16_t *tile, unsigned f, unsigned t, unsign
 {
     return _mm256_load_si256(
         (const __m256i *)(const void *)(tile + f * GAAC_FRAGMENT_ELEMENTS + t * 64 + (number ^ t) * 16));
+}
+
+/* Pairs of fragment f and t: of 8 tokens (K) or 8 channels (V), those of number v = 0 or 1. first: the channels
+ * 0 and 1 of four (K), or the tokens 2t and 2t + 1 (V); second: the channels 2 and 3, or the tokens 2t + 8 and
+ * 2t + 9. */
+INLINE void gather(const uint16_t *tile, unsigned f, unsigned t, unsigned v, __m256i *first, __m256i *second)
+{
+    const __m256i x = load_logical(tile, f, t, 2 * v), y = load_logical(tile, f, t, 2 * v + 1);
+    *first = _mm256_unpacklo_epi64(x, y);
+    *second = _mm256_unpackhi_epi64(x, y);
 }
 
 INLINE __m256 widen_lo(__m256i pairs)
@@ -42,24 +55,32 @@ INLINE __m256 widen_hi(__m256i pairs)
     return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32((int32_t)0xffff0000)));
 }
 
-INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned line)
+/* Line number `line` of what the next step reads in place of tile i. */
+INLINE void fetch_tile(const gaac_step_tiles *tiles, unsigned i, unsigned line)
 {
-    if (line < tiles->ahead_lines) {
-        for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            _mm_prefetch((const char *)tiles->ahead[i] + (size_t)line * 64, _MM_HINT_T0);
-    }
+    if (line < tiles->ahead_lines)
+        _mm_prefetch((const char *)tiles->ahead[i] + (size_t)line * 64, _MM_HINT_T0);
 }
 
-/* ---- a block of a matrix product -------------------------------------------------------------- */
+/* The same for all tiles. */
+INLINE void fetch_ahead(const gaac_step_tiles *tiles, unsigned line)
+{
+    for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
+        fetch_tile(tiles, i, line);
+}
 
-/* c[rows][vectors * 8] += a[rows][depth] * b[depth][vectors * 8]. */
+/* ---- many rows: a panel and a block of a matrix product --------------------------------------- */
+
+/* c[rows][vectors * 8] = c * factors[row] (0 without factors) + a[rows][depth] * b[depth][vectors * 8]. The products
+ * are summed apart and added once: over a long context a running sum would lose low bits at every token, this way
+ * only at every step. */
 INLINE void multiply(const unsigned rows, const unsigned vectors, size_t depth, const float *a, size_t a_stride,
-                     const float *b, size_t b_stride, float *c, size_t c_stride)
+                     const float *b, size_t b_stride, const float *factors, float *c, size_t c_stride)
 {
     __m256 sum[MAX_ROWS][MAX_VECTORS];
     for (unsigned r = 0; r < rows; r++) {
         for (unsigned v = 0; v < vectors; v++)
-            sum[r][v] = _mm256_load_ps(c + r * c_stride + v * VECTOR);
+            sum[r][v] = _mm256_setzero_ps();
     }
     for (size_t d = 0; d < depth; d++, b += b_stride) {
         __m256 line[MAX_VECTORS];
@@ -72,55 +93,57 @@ INLINE void multiply(const unsigned rows, const unsigned vectors, size_t depth, 
         }
     }
     for (unsigned r = 0; r < rows; r++) {
-        for (unsigned v = 0; v < vectors; v++)
-            _mm256_store_ps(c + r * c_stride + v * VECTOR, sum[r][v]);
+        for (unsigned v = 0; v < vectors; v++) {
+            float *to = c + r * c_stride + v * VECTOR;
+            if (factors != NULL)
+                sum[r][v] = _mm256_fmadd_ps(_mm256_load_ps(to), _mm256_broadcast_ss(factors + r), sum[r][v]);
+            _mm256_store_ps(to, sum[r][v]);
+        }
     }
 }
 
 /* A block of rows with all vectors of the panel; their number is even, as tiles are 16 tokens and fragments
  * 16 channels. */
 INLINE void multiply_wide(const unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
-                          const float *b, size_t b_stride, float *c, size_t c_stride)
+                          const float *b, size_t b_stride, const float *factors, float *c, size_t c_stride)
 {
     for (; rows <= WIDE_ROWS && vectors >= 4; vectors -= 4, b += 4 * VECTOR, c += 4 * VECTOR)
-        multiply(rows, 4, depth, a, a_stride, b, b_stride, c, c_stride);
+        multiply(rows, 4, depth, a, a_stride, b, b_stride, factors, c, c_stride);
     for (; vectors >= 2; vectors -= 2, b += 2 * VECTOR, c += 2 * VECTOR)
-        multiply(rows, 2, depth, a, a_stride, b, b_stride, c, c_stride);
+        multiply(rows, 2, depth, a, a_stride, b, b_stride, factors, c, c_stride);
 }
 
-/* Rows in blocks of nearly equal size. */
+/* A block of up to MAX_ROWS rows. */
 static void multiply_rows(unsigned rows, unsigned vectors, size_t depth, const float *a, size_t a_stride,
-                          const float *b, size_t b_stride, float *c, size_t c_stride)
+                          const float *b, size_t b_stride, const float *factors, float *c, size_t c_stride)
 {
-    for (unsigned blocks = (rows + MAX_ROWS - 1) / MAX_ROWS; blocks > 0; blocks--) {
-        const unsigned n = rows / blocks;
-        switch (n) {
-        case 6:
-            multiply_wide(6, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-            break;
-        case 5:
-            multiply_wide(5, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-            break;
-        case 4:
-            multiply_wide(4, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-            break;
-        case 3:
-            multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-            break;
-        case 2:
-            multiply_wide(2, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-            break;
-        default:
-            multiply_wide(1, vectors, depth, a, a_stride, b, b_stride, c, c_stride);
-            break;
-        }
-        rows -= n;
-        a += n * a_stride;
-        c += n * c_stride;
+    switch (rows) {
+    case 6:
+        multiply_wide(6, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
+        break;
+    case 5:
+        multiply_wide(5, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
+        break;
+    case 4:
+        multiply_wide(4, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
+        break;
+    case 3:
+        multiply_wide(3, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
+        break;
+    case 2:
+        multiply_wide(2, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
+        break;
+    default:
+        multiply_wide(1, vectors, depth, a, a_stride, b, b_stride, factors, c, c_stride);
+        break;
     }
 }
 
-/* ---- K ---------------------------------------------------------------------------------------- */
+/* Rows of the next of the blocks, of nearly equal size, that `rows` rows make. */
+INLINE unsigned next_rows(unsigned rows, unsigned most)
+{
+    return rows / ((rows + most - 1) / most);
+}
 
 /* Stores a pair's low and high halves, one line of the panel apart. */
 INLINE void store_pair(__m256i pairs, float *line, size_t stride)
@@ -128,6 +151,8 @@ INLINE void store_pair(__m256i pairs, float *line, size_t stride)
     _mm256_store_ps(line, widen_lo(pairs));
     _mm256_store_ps(line + stride, widen_hi(pairs));
 }
+
+/* ---- K ---------------------------------------------------------------------------------------- */
 
 /* K as float [channel in the order of prepared rows][64 tokens, unsorted inside a tile]. */
 static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
@@ -138,94 +163,259 @@ static void k_panel(unsigned fragments, const gaac_step_tiles *tiles, float *pan
             fetch_ahead(tiles, (f * 4 + t) * 2 + 1);
             for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
                 for (unsigned v = 0; v < TILE_VECTORS; v++) {
-                    const __m256i x = load_logical(tiles->tile[i], f, t, 2 * v);
-                    const __m256i y = load_logical(tiles->tile[i], f, t, 2 * v + 1);
                     float *line = panel + (i * TILE_VECTORS + v) * VECTOR;
-                    store_pair(_mm256_unpacklo_epi64(x, y), line, GAAC_STEP_TOKENS);
-                    store_pair(_mm256_unpackhi_epi64(x, y), line + 2 * GAAC_STEP_TOKENS, GAAC_STEP_TOKENS);
+                    __m256i first, second;
+                    gather(tiles->tile[i], f, t, v, &first, &second);
+                    store_pair(first, line, GAAC_STEP_TOKENS);
+                    store_pair(second, line + 2 * GAAC_STEP_TOKENS, GAAC_STEP_TOKENS);
                 }
             }
         }
     }
 }
 
-/* Adds a row of unsorted scores to the row. Vector 0 of a tile holds tokens 0 8 2 10 1 9 3 11, vector 1 four
+/* Adds a tile's unsorted scores of a row to the row. Vector 0 holds tokens 0 8 2 10 1 9 3 11, vector 1 four
  * more each. */
-static void add_sorted(const float *unsorted, float *scores, bool accumulate)
+INLINE void add_sorted(__m256 a, __m256 b, float *scores, bool accumulate)
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7);
-    for (unsigned i = 0; i < GAAC_STEP_TOKENS; i += GAAC_BLOCK_TOKENS) {
-        const __m256 a = _mm256_permutevar8x32_ps(_mm256_load_ps(unsorted + i), order);
-        const __m256 b = _mm256_permutevar8x32_ps(_mm256_load_ps(unsorted + i + VECTOR), order);
-        __m256 low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
-        if (accumulate) {
-            low = _mm256_add_ps(_mm256_load_ps(scores + i), low);
-            high = _mm256_add_ps(_mm256_load_ps(scores + i + VECTOR), high);
+    a = _mm256_permutevar8x32_ps(a, order);
+    b = _mm256_permutevar8x32_ps(b, order);
+    __m256 low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
+    if (accumulate) {
+        low = _mm256_add_ps(_mm256_load_ps(scores), low);
+        high = _mm256_add_ps(_mm256_load_ps(scores + VECTOR), high);
+    }
+    _mm256_store_ps(scores, low);
+    _mm256_store_ps(scores + VECTOR, high);
+}
+
+static void score_many(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
+                       float *scores, bool accumulate)
+{
+    _Alignas(32) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
+    _Alignas(32) float unsorted[MAX_ROWS * GAAC_STEP_TOKENS];
+    k_panel(fragments, tiles, panel);
+    for (unsigned n; rows > 0; rows -= n, q += n * q_stride) {
+        n = next_rows(rows, MAX_ROWS);
+        multiply_rows(n, STEP_VECTORS, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q, q_stride, panel, GAAC_STEP_TOKENS,
+                      NULL, unsorted, GAAC_STEP_TOKENS);
+        for (unsigned i = 0; i < n * GAAC_STEP_TOKENS; i += GAAC_BLOCK_TOKENS, scores += GAAC_BLOCK_TOKENS)
+            add_sorted(_mm256_load_ps(unsorted + i), _mm256_load_ps(unsorted + i + VECTOR), scores, accumulate);
+    }
+}
+
+/* sum[r][v] += a[r] of the low halves + a[r] of the high halves of `vectors` vectors of pairs. */
+INLINE void add_pairs(const unsigned rows, const unsigned vectors, const float *a, size_t a_stride,
+                      const __m256i *pairs, __m256 sum[DIRECT_ROWS][STEP_VECTORS])
+{
+    for (unsigned r = 0; r < rows; r++) {
+        const __m256 factor = _mm256_broadcast_ss(a + r * a_stride);
+        for (unsigned v = 0; v < vectors; v++)
+            sum[r][v] = _mm256_fmadd_ps(factor, widen_lo(pairs[v]), sum[r][v]);
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        const __m256 factor = _mm256_broadcast_ss(a + r * a_stride + 1);
+        for (unsigned v = 0; v < vectors; v++)
+            sum[r][v] = _mm256_fmadd_ps(factor, widen_hi(pairs[v]), sum[r][v]);
+    }
+}
+
+/* Scores of n tiles from number `tile` on for `rows` rows without a panel. */
+INLINE void score_direct(const unsigned rows, const unsigned n, unsigned tile, unsigned fragments,
+                         const gaac_step_tiles *tiles, const float *q, size_t q_stride, float *scores, bool accumulate)
+{
+    __m256 sum[DIRECT_ROWS][STEP_VECTORS];
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < n * TILE_VECTORS; v++)
+            sum[r][v] = _mm256_setzero_ps();
+    }
+    for (unsigned quad = 0; quad < fragments * 4; quad++, q += 4) {
+        __m256i first[STEP_VECTORS], second[STEP_VECTORS];
+        for (unsigned i = 0; i < n; i++) {
+            fetch_tile(tiles, tile + i, 2 * quad);
+            fetch_tile(tiles, tile + i, 2 * quad + 1);
+            for (unsigned v = 0; v < TILE_VECTORS; v++)
+                gather(tiles->tile[tile + i], quad / 4, quad & 3, v, &first[i * TILE_VECTORS + v],
+                       &second[i * TILE_VECTORS + v]);
         }
-        _mm256_store_ps(scores + i, low);
-        _mm256_store_ps(scores + i + VECTOR, high);
+        add_pairs(rows, n * TILE_VECTORS, q, q_stride, first, sum);
+        add_pairs(rows, n * TILE_VECTORS, q + 2, q_stride, second, sum);
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned i = 0; i < n; i++)
+            add_sorted(sum[r][i * TILE_VECTORS], sum[r][i * TILE_VECTORS + 1],
+                       scores + r * GAAC_STEP_TOKENS + (tile + i) * GAAC_BLOCK_TOKENS, accumulate);
+    }
+}
+
+/* n tiles at once: as many accumulators as there are registers for. */
+INLINE void score_pass(const unsigned rows, const unsigned n, unsigned fragments, const gaac_step_tiles *tiles,
+                       const float *q, size_t q_stride, float *scores, bool accumulate)
+{
+    for (unsigned tile = 0; tile < GAAC_STEP_TILES; tile += n)
+        score_direct(rows, n, tile, fragments, tiles, q, q_stride, scores, accumulate);
+}
+
+/* Fewer than PANEL_ROWS rows, in passes of nearly equal size. */
+static void score_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
+                      float *scores, bool accumulate)
+{
+    gaac_step_tiles now = *tiles;
+    for (unsigned n; rows > 0; rows -= n, q += n * q_stride, scores += (size_t)n * GAAC_STEP_TOKENS) {
+        n = next_rows(rows, DIRECT_ROWS);
+        switch (n) {
+        case 1:
+            score_pass(1, 4, fragments, &now, q, q_stride, scores, accumulate);
+            break;
+        case 2:
+            score_pass(2, 2, fragments, &now, q, q_stride, scores, accumulate);
+            break;
+        case 3:
+            score_pass(3, 1, fragments, &now, q, q_stride, scores, accumulate);
+            break;
+        default:
+            score_pass(4, 1, fragments, &now, q, q_stride, scores, accumulate);
+            break;
+        }
+        now.ahead_lines = 0; /* once is enough */
     }
 }
 
 static void score_avx2(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *q, size_t q_stride,
                        float *scores, bool accumulate)
 {
-    _Alignas(32) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
-    _Alignas(32) float unsorted[MAX_ROWS * GAAC_STEP_TOKENS];
-    k_panel(fragments, tiles, panel);
-    for (unsigned first = 0; first < rows; first += MAX_ROWS) {
-        const unsigned n = rows - first < MAX_ROWS ? rows - first : MAX_ROWS;
-        memset(unsorted, 0, sizeof unsorted);
-        multiply_rows(n, STEP_VECTORS, (size_t)fragments * GAAC_FRAGMENT_CHANNELS, q + first * q_stride, q_stride,
-                      panel, GAAC_STEP_TOKENS, unsorted, GAAC_STEP_TOKENS);
-        for (unsigned r = 0; r < n; r++)
-            add_sorted(unsorted + (size_t)r * GAAC_STEP_TOKENS, scores + (size_t)(first + r) * GAAC_STEP_TOKENS,
-                       accumulate);
-    }
+    if (rows < PANEL_ROWS)
+        score_few(fragments, tiles, rows, q, q_stride, scores, accumulate);
+    else
+        score_many(fragments, tiles, rows, q, q_stride, scores, accumulate);
 }
 
 /* ---- V ---------------------------------------------------------------------------------------- */
 
-/* V as float [64 tokens][channels in v_order]. */
+/* V as float [64 tokens][channels in v_order]. Tokens of a tile come as fragments hold them: 2t, 2t + 1, 2t + 8 and
+ * 2t + 9 for t = 0..3. */
 static void v_panel(unsigned fragments, const gaac_step_tiles *tiles, float *panel)
 {
     const size_t width = (size_t)fragments * GAAC_FRAGMENT_CHANNELS;
     for (unsigned i = 0; i < GAAC_STEP_TILES; i++) {
         for (unsigned t = 0; t < 4; t++) {
-            float *line = panel + (i * GAAC_BLOCK_TOKENS + 2 * t) * width;
+            float *line = panel + (i * GAAC_BLOCK_TOKENS + 4 * t) * width;
             for (unsigned f = 0; f < fragments; f++) {
                 if (i < 2)
                     fetch_ahead(tiles, (i * 4 + t) * fragments + f);
                 for (unsigned v = 0; v < TILE_VECTORS; v++, line += VECTOR) {
-                    const __m256i x = load_logical(tiles->tile[i], f, t, 2 * v);
-                    const __m256i y = load_logical(tiles->tile[i], f, t, 2 * v + 1);
-                    store_pair(_mm256_unpacklo_epi64(x, y), line, width);
-                    store_pair(_mm256_unpackhi_epi64(x, y), line + 8 * width, width);
+                    __m256i first, second;
+                    gather(tiles->tile[i], f, t, v, &first, &second);
+                    store_pair(first, line, width);
+                    store_pair(second, line + 2 * width, width);
                 }
             }
         }
     }
 }
 
-static void scale_rows(unsigned rows, unsigned fragments, const float *factors, float *acc, size_t acc_stride)
+/* A row's weights in the panel's order of tokens. */
+INLINE void order_weights(const float *weights, float *ordered)
 {
-    for (unsigned r = 0; r < rows; r++, acc += acc_stride) {
-        if (factors[r] == 1)
-            continue;
-        const __m256 factor = _mm256_set1_ps(factors[r]);
-        for (unsigned i = 0; i < fragments * GAAC_FRAGMENT_CHANNELS; i += VECTOR)
-            _mm256_store_ps(acc + i, _mm256_mul_ps(_mm256_load_ps(acc + i), factor));
+    for (unsigned i = 0; i < GAAC_STEP_TOKENS; i += GAAC_BLOCK_TOKENS) {
+        const __m256d a = _mm256_castps_pd(_mm256_load_ps(weights + i));
+        const __m256d b = _mm256_castps_pd(_mm256_load_ps(weights + i + VECTOR));
+        const __m256 even = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)); /* t = 0, 2 */
+        const __m256 odd = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));  /* t = 1, 3 */
+        _mm256_store_ps(ordered + i, _mm256_permute2f128_ps(even, odd, 0x20));
+        _mm256_store_ps(ordered + i + VECTOR, _mm256_permute2f128_ps(even, odd, 0x31));
+    }
+}
+
+static void weigh_many(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
+                       const float *factors, float *acc, size_t acc_stride)
+{
+    _Alignas(32) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
+    _Alignas(32) float ordered[MAX_ROWS * GAAC_STEP_TOKENS];
+    v_panel(fragments, tiles, panel);
+    for (unsigned n; rows > 0; rows -= n, factors += n, acc += n * acc_stride) {
+        n = next_rows(rows, MAX_ROWS);
+        for (unsigned r = 0; r < n; r++, weights += GAAC_STEP_TOKENS)
+            order_weights(weights, ordered + (size_t)r * GAAC_STEP_TOKENS);
+        multiply_rows(n, TILE_VECTORS * fragments, GAAC_STEP_TOKENS, ordered, GAAC_STEP_TOKENS, panel,
+                      (size_t)fragments * GAAC_FRAGMENT_CHANNELS, factors, acc, acc_stride);
+    }
+}
+
+/* Weighs n fragments from f on for `rows` rows without a panel. */
+INLINE void weigh_direct(const unsigned rows, const unsigned n, unsigned f, const gaac_step_tiles *tiles,
+                         const float *weights, const float *factors, float *acc, size_t acc_stride)
+{
+    __m256 sum[DIRECT_ROWS][STEP_VECTORS];
+    for (unsigned r = 0; r < rows; r++) {
+        for (unsigned v = 0; v < n * TILE_VECTORS; v++)
+            sum[r][v] = _mm256_setzero_ps();
+    }
+    for (unsigned quad = 0; quad < GAAC_STEP_TOKENS / 4; quad++) {
+        const unsigned t = quad & 3, i = quad / 4;
+        const float *w = weights + i * GAAC_BLOCK_TOKENS + 2 * t;
+        __m256i first[STEP_VECTORS], second[STEP_VECTORS];
+        for (unsigned v = 0; v < n * TILE_VECTORS; v++)
+            gather(tiles->tile[i], f + v / TILE_VECTORS, t, v % TILE_VECTORS, &first[v], &second[v]);
+        for (unsigned line = 0; line < 2 * n; line++) /* 8 n lines of each tile in 16 turns: of each pair in turn */
+            fetch_tile(tiles, i, 8 * f + t * 2 * n + line);
+        add_pairs(rows, n * TILE_VECTORS, w, GAAC_STEP_TOKENS, first, sum);
+        add_pairs(rows, n * TILE_VECTORS, w + 8, GAAC_STEP_TOKENS, second, sum);
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        const __m256 factor = _mm256_broadcast_ss(factors + r);
+        for (unsigned v = 0; v < n * TILE_VECTORS; v++) {
+            float *to = acc + r * acc_stride + (f * TILE_VECTORS + v) * VECTOR;
+            _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_load_ps(to), factor, sum[r][v]));
+        }
+    }
+}
+
+/* n fragments at once: as many accumulators as there are registers for. */
+INLINE void weigh_pass(const unsigned rows, const unsigned n, unsigned fragments, const gaac_step_tiles *tiles,
+                       const float *weights, const float *factors, float *acc, size_t acc_stride)
+{
+    unsigned f = 0;
+    for (; f + n <= fragments; f += n)
+        weigh_direct(rows, n, f, tiles, weights, factors, acc, acc_stride);
+    for (; n > 1 && f < fragments; f++)
+        weigh_direct(rows, 1, f, tiles, weights, factors, acc, acc_stride);
+}
+
+/* Fewer than PANEL_ROWS rows, in passes of nearly equal size. */
+static void weigh_few(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
+                      const float *factors, float *acc, size_t acc_stride)
+{
+    gaac_step_tiles now = *tiles;
+    for (unsigned n; rows > 0;
+         rows -= n, weights += (size_t)n * GAAC_STEP_TOKENS, factors += n, acc += n * acc_stride) {
+        n = next_rows(rows, DIRECT_ROWS);
+        switch (n) {
+        case 1:
+            weigh_pass(1, 4, fragments, &now, weights, factors, acc, acc_stride);
+            break;
+        case 2:
+            weigh_pass(2, 2, fragments, &now, weights, factors, acc, acc_stride);
+            break;
+        case 3:
+            weigh_pass(3, 1, fragments, &now, weights, factors, acc, acc_stride);
+            break;
+        default:
+            weigh_pass(4, 1, fragments, &now, weights, factors, acc, acc_stride);
+            break;
+        }
+        now.ahead_lines = 0; /* once is enough */
     }
 }
 
 static void weigh_avx2(unsigned fragments, const gaac_step_tiles *tiles, unsigned rows, const float *weights,
                        const float *factors, float *acc, size_t acc_stride)
 {
-    _Alignas(32) float panel[MAX_CHANNELS * GAAC_STEP_TOKENS];
-    scale_rows(rows, fragments, factors, acc, acc_stride);
-    v_panel(fragments, tiles, panel);
-    multiply_rows(rows, 2 * fragments, GAAC_STEP_TOKENS, weights, GAAC_STEP_TOKENS, panel,
-                  (size_t)fragments * GAAC_FRAGMENT_CHANNELS, acc, acc_stride);
+    if (rows < PANEL_ROWS)
+        weigh_few(fragments, tiles, rows, weights, factors, acc, acc_stride);
+    else
+        weigh_many(fragments, tiles, rows, weights, factors, acc, acc_stride);
 }
 
 /* ---- softmax ---------------------------------------------------------------------------------- */
