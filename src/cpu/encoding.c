@@ -32,27 +32,44 @@ static void add_position(gaac_exceptions *exceptions, unsigned hv, unsigned part
     for (unsigned part = 0; part < 2; part++) {
         if ((parts >> part & 1) == 0)
             continue;
-        for (unsigned h = 0; h < hv; h++)
-            for (unsigned k = 0; k < 8; k++)
-                add_word(exceptions, (gaac_part)part, h, k, position,
-                         encoding->outside[part][h][k >> 2][position] >> 4 * (k & 3) & 15, fragments[part]);
+        for (unsigned i = 0; i < 2 * hv; i++) {
+            unsigned k = 4 * (i & 1);
+            for (unsigned outside = encoding->outside[part][i >> 1][i & 1][position]; outside != 0; outside >>= 4, k++)
+                if ((outside & 15) != 0)
+                    add_word(exceptions, (gaac_part)part, i >> 1, k, position, outside, fragments[part]);
+        }
     }
+}
+
+/* The lanes that have elements outside, a bit each. */
+static uint32_t find_lanes(unsigned hv, unsigned parts, const gaac_encoding *encoding)
+{
+    uint64_t hit[GAAC_LANES / 4] = {0}; /* four positions each */
+    uint32_t lanes = 0;
+    for (unsigned part = 0; part < 2; part++)
+        for (unsigned i = 0; i < 2 * hv && (parts >> part & 1) != 0; i++)
+            for (unsigned quad = 0; quad < GAAC_LANES / 4; quad++) {
+                uint64_t four;
+                memcpy(&four, &encoding->outside[part][i >> 1][i & 1][4 * quad], sizeof four);
+                hit[quad] |= four;
+            }
+    for (unsigned quad = 0; quad < GAAC_LANES / 4; quad++)
+        for (unsigned p = 4 * quad; hit[quad] != 0; hit[quad] >>= 16, p++)
+            if ((hit[quad] & 0xffff) != 0) {
+                const unsigned t = p >> 3, g = (p & 7) ^ 2 * t;
+                lanes |= UINT32_C(1) << (4 * g + t);
+            }
+    return lanes;
 }
 
 void gaac_exceptions_collect(gaac_exceptions *exceptions, unsigned hv, unsigned parts, const gaac_encoding *encoding,
                              const uint16_t *const fragments[2])
 {
-    uint16_t hit[GAAC_LANES] = {0};
-    for (unsigned part = 0; part < 2; part++)
-        for (unsigned h = 0; h < hv && (parts >> part & 1) != 0; h++)
-            for (unsigned position = 0; position < GAAC_LANES; position++)
-                hit[position] |= encoding->outside[part][h][0][position] | encoding->outside[part][h][1][position];
     exceptions->count = 0;
     exceptions->flags = 0;
-    for (unsigned lane = 0; lane < GAAC_LANES; lane++) {
-        const unsigned position = gaac_position(lane >> 2, lane & 3);
-        if (hit[position] != 0)
-            add_position(exceptions, hv, parts, position, encoding, fragments);
+    for (uint32_t lanes = find_lanes(hv, parts, encoding); lanes != 0; lanes &= lanes - 1) {
+        const unsigned lane = (unsigned)__builtin_ctz(lanes);
+        add_position(exceptions, hv, parts, gaac_position(lane >> 2, lane & 3), encoding, fragments);
     }
 }
 

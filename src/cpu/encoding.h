@@ -5,14 +5,17 @@
 
 #include "codec/unit.h"
 
-/* What a vector encoder knows of a unit once the fixed parts are written. Bits of a position in tags are the
- * format's (4 * (part * hv + half) + byte of N); outside has bit 4 * (k & 3) + byte of N for the elements
- * that lie outside both windows, by [part][half][k >> 2][position]. The halves that the unit lacks are
- * undefined in n and outside, and zero in tags. */
+/* What a vector encoder knows of a unit once the fixed parts are written. outside has bit 4 * (k & 3) + byte of N
+ * for the elements that lie outside both windows, by [part][half][k >> 2][position]; it is zero in the halves that the
+ * unit lacks, or undefined as a whole where the unit has no exceptions. How an encoder orders the rest of a unit's
+ * [part] is its own matter: bytes of N words; 0xff for those that are stored, else 0; tag bits at their places in the
+ * format's tags. */
 typedef struct gaac_encoding {
     _Alignas(64) uint32_t n[2][GAAC_MAX_HV][GAAC_LANES];
+    _Alignas(64) uint32_t stored[2][GAAC_MAX_HV][GAAC_LANES];
+    _Alignas(64) uint32_t tags[2][GAAC_LANES];
     _Alignas(64) uint16_t outside[2][GAAC_MAX_HV][2][GAAC_LANES];
-    _Alignas(64) uint16_t tags[GAAC_LANES];
+    bool has_outside;
 } gaac_encoding;
 
 /* The exceptions of a unit, in the order of the format. */
