@@ -18,14 +18,18 @@ deps=$root/build/deps
 tree=$deps/stock
 source=$deps/stock-source
 what=${1:-all}
-case $what in
-libs) targets=(llama ggml-cpu) ;;
-all)
-    targets=(llama ggml-cpu llama-server llama-bench llama-cli llama-completion llama-perplexity
-        test-backend-ops test-save-load-state test-llama-archs)
-    ;;
-*) echo "get-stock.sh: unknown set '$what' (libs or all)" >&2; exit 2 ;;
-esac
+targets_of() {
+    case $1 in
+    libs) echo llama ggml-cpu ;;
+    all)
+        echo llama ggml-cpu llama-server llama-bench llama-cli llama-completion llama-perplexity llama-quantize \
+            test-backend-ops test-save-load-state test-llama-archs
+        ;;
+    *) echo "get-stock.sh: unknown set '$1' (libs or all)" >&2; return 2 ;;
+    esac
+}
+names=$(targets_of "$what")
+read -ra targets <<<"$names"
 mkdir -p "$deps"
 
 point_at() { # link, target: a link of ours may be replaced, a folder may not
@@ -76,7 +80,8 @@ options=(-DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON 
     # Run from where it is built, and found there by what links to it, wherever the folder is moved.
     '-DCMAKE_BUILD_RPATH=$ORIGIN' -DCMAKE_BUILD_RPATH_USE_ORIGIN=ON)
 key="$version $sha256 $(${CC:-cc} -dumpfullversion) ${options[*]}"
-stamp_is() { [ -f "$tree/gaac-stamp-$1" ] && [ "$(cat "$tree/gaac-stamp-$1")" = "$key" ]; }
+stamp_of() { echo "$key: $(targets_of "$1")"; }
+stamp_is() { [ -f "$tree/gaac-stamp-$1" ] && [ "$(cat "$tree/gaac-stamp-$1")" = "$(stamp_of "$1")" ]; }
 if stamp_is all || stamp_is "$what"; then exit 0; fi
 
 if [ ! -f "$source/include/llama.h" ] || [ "$(cat "$source/gaac-source" 2>/dev/null)" != "$sha256" ]; then
@@ -116,4 +121,4 @@ fail() {
 cmake -S "$source" -B "$tree" "${generator[@]}" "${options[@]}" >"$log" 2>&1 || fail
 cmake --build "$tree" --parallel "$jobs" --target "${targets[@]}" 2>&1 | tee -a "$log" |
     awk '/^\[ *[0-9]+(\/[0-9]+|%)\]/ { if (n++ % 40 == 0) { print "  " $1; fflush() } }' || fail
-echo "$key" >"$tree/gaac-stamp-$what"
+stamp_of "$what" >"$tree/gaac-stamp-$what"
