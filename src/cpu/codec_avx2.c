@@ -1,14 +1,37 @@
-/* Tags and decoding with AVX2 and BMI2. The definitions are in codec/unit_decode.c.
+/* Tags and decoding with AVX2. The definitions are in codec/unit_decode.c.
  *
- * A vector of sign-and-mantissa words holds two consecutive positions, one in each 128-bit lane, with four
- * words each: k & 3 = 0..3, so j and s run {j, j, j+1, j+1} and {0, 1, 0, 1}.
+ * Decoding goes in two steps, by way of the first-level cache. First the nibble words T_0..T_3 are made, for 8
+ * positions at once, and stored by position, as T_0 T_2 T_1 T_3. From there a load that duplicates dwords gives
+ * T_j T_j T_j+1 T_j+1 of two consecutive positions without an instruction of arithmetic: what a vector of
+ * sign-and-mantissa words wants, which holds two positions, one in each 128-bit lane, with four words each:
+ * k & 3 = 0..3, so j and s run {j, j, j+1, j+1} and {0, 1, 0, 1}.
  *
- * The nibble words T_0..T_3 are made for 8 positions at once, in column order: a 4 x 4 transposition inside
- * the 128-bit lanes of four vectors of two positions leaves position 2q + l at dword 4l + q. */
+ * The correction is taken off T_j: where a group has 3 bits, the top bit of its nibbles is set, so nothing borrows. */
 #include "cpu/codec_avx2.h"
 #include "cpu/cpu.h"
 
 #include <string.h>
+
+/* ---- tags ------------------------------------------------------------------------------------- */
+
+/* [tag bits][i]: which of the next stored bytes is byte i of two N words, or STORED for none. */
+enum { STORED = 8 };
+#define BIT(m, i) ((m) >> (i)&1)
+#define PLACE(m, i, before) (BIT(m, i) ? (before) : STORED)
+#define PLACES(m)                                                                                                      \
+    {                                                                                                                  \
+        PLACE(m, 0, 0), PLACE(m, 1, BIT(m, 0)), PLACE(m, 2, BIT(m, 0) + BIT(m, 1)),                                    \
+            PLACE(m, 3, BIT(m, 0) + BIT(m, 1) + BIT(m, 2)),                                                            \
+            PLACE(m, 4, BIT(m, 0) + BIT(m, 1) + BIT(m, 2) + BIT(m, 3)),                                                \
+            PLACE(m, 5, BIT(m, 0) + BIT(m, 1) + BIT(m, 2) + BIT(m, 3) + BIT(m, 4)),                                    \
+            PLACE(m, 6, BIT(m, 0) + BIT(m, 1) + BIT(m, 2) + BIT(m, 3) + BIT(m, 4) + BIT(m, 5)),                        \
+            PLACE(m, 7, BIT(m, 0) + BIT(m, 1) + BIT(m, 2) + BIT(m, 3) + BIT(m, 4) + BIT(m, 5) + BIT(m, 6))             \
+    }
+#define PLACES_4(m) PLACES(m), PLACES((m) + 1), PLACES((m) + 2), PLACES((m) + 3)
+#define PLACES_16(m) PLACES_4(m), PLACES_4((m) + 4), PLACES_4((m) + 8), PLACES_4((m) + 12)
+#define PLACES_64(m) PLACES_16(m), PLACES_16((m) + 16), PLACES_16((m) + 32), PLACES_16((m) + 48)
+static const _Alignas(64) uint8_t stored_places[256][STORED] = {PLACES_64(0), PLACES_64(64), PLACES_64(128),
+                                                                PLACES_64(192)};
 
 static uint32_t count_stored(unsigned hv, const uint8_t *variable)
 {
@@ -21,9 +44,9 @@ static uint32_t count_stored(unsigned hv, const uint8_t *variable)
     return stored;
 }
 
-/* The next 8 bytes of a stream, or, nearer to its end, those that are left (and whatever, when none is). Reads
- * backwards from the end there: the tags in front of the stream are part of the variable part too. */
-static inline uint64_t load_bounded(const uint8_t *next, const uint8_t *end)
+/* The next 8 bytes of a stream that has less. Reads backwards from its end: the tags in front of the stream are part
+ * of the variable part too. */
+static inline uint64_t load_last(const uint8_t *next, const uint8_t *end)
 {
     uint64_t value;
     const ptrdiff_t left = end - next;
@@ -32,19 +55,63 @@ static inline uint64_t load_bounded(const uint8_t *next, const uint8_t *end)
     return value >> (8 * over & 63);
 }
 
-/* Two N words from the next stored bytes, and their corrections. bits: which of the 8 bytes are stored. */
-static inline void expand_words(uint64_t bits, const uint8_t **next, const uint8_t *end, uint32_t *n0, uint32_t *n1,
-                                uint32_t *correction0, uint32_t *correction1)
+/* Two N words from the next stored bytes. bits: which of the 8 bytes are stored. */
+static inline const uint8_t *expand_words(unsigned bits, const uint8_t *next, __m128i bytes, uint64_t *words)
 {
-    const uint64_t stored = stored_bytes(bits), missing = ~stored;
-    const uint64_t n = _pdep_u64(load_bounded(*next, end), stored) | missing;
-    /* bit 0 of byte 0, and bit 0 of bytes 1, 2, 3 moved down to bits 7, 15, 23; of both words */
-    const uint64_t lowered = (missing >> 1 & UINT64_C(0x0080808000808080)) | (missing & UINT64_C(0x0000000100000001));
-    *next += _mm_popcnt_u64(bits);
-    *n0 = (uint32_t)n;
-    *n1 = (uint32_t)(n >> 32);
-    *correction0 = (uint32_t)lowered;
-    *correction1 = (uint32_t)(lowered >> 32);
+    const __m128i source = _mm_or_si128(bytes, _mm_set_epi64x(-1, 0)); /* byte STORED and those after it are 0xff */
+    const __m128i places = _mm_loadl_epi64((const __m128i *)(const void *)stored_places[bits]);
+    _mm_storel_epi64((__m128i *)(void *)words, _mm_shuffle_epi8(source, places));
+    return next + _mm_popcnt_u32(bits);
+}
+
+/* The N words of all lanes, two by two: of both halves, [part][position] (hv = 2), or of both parts (hv = 1). */
+static ALWAYS_INLINE void expand_stream(unsigned hv, const uint8_t *variable, uint32_t bytes,
+                                        uint64_t words[][GAAC_LANES])
+{
+    const uint8_t *next = variable + GAAC_TAG_BYTES * hv, *const end = variable + bytes;
+    for (unsigned lane = 0; lane < GAAC_LANES; lane++) {
+        const unsigned p = gaac_position(lane >> 2, lane & 3);
+        const bool near_end = end - next < 8 * (ptrdiff_t)hv;
+        for (unsigned i = 0; i < hv; i++) {
+            const __m128i some = near_end ? _mm_cvtsi64_si128((int64_t)load_last(next, end))
+                                          : _mm_loadl_epi64((const __m128i *)(const void *)next);
+            next = expand_words(variable[hv * p + i], next, some, &words[i][p]);
+        }
+    }
+}
+
+/* What the low four tag bits take off the base words: bits 0, 7, 15, 23 where the N bytes 0..3 are not stored. */
+static inline __m256i corrections_of(__m256i tags)
+{
+    const int b0 = 1, b1 = 1 << 7, b2 = 1 << 15;
+    const __m256i low = _mm256_setr_epi32(b0 | b1 | b2, b1 | b2, b0 | b2, b2, b0 | b1, b1, b0, 0);
+    const __m256i top = _mm256_andnot_si256(tags, _mm256_set1_epi32(8));
+    /* the permutation looks at the three low bits of each index only */
+    return _mm256_or_si256(_mm256_permutevar8x32_epi32(low, tags), _mm256_slli_epi32(top, 20));
+}
+
+static ALWAYS_INLINE void expand_unit(unsigned hv, const uint8_t *variable, uint32_t bytes, gaac_unit_tags *tags)
+{
+    _Alignas(32) uint64_t words[GAAC_MAX_HV][GAAC_LANES];
+    expand_stream(hv, variable, bytes, words);
+    for (unsigned position = 0; position < GAAC_LANES; position += 8) {
+        const __m128i *at = (const __m128i *)(const void *)(variable + hv * position);
+        const __m256i lane_tags =
+            hv == 2 ? _mm256_cvtepu16_epi32(_mm_loadu_si128(at)) : _mm256_cvtepu8_epi32(_mm_loadl_epi64(at));
+        for (unsigned i = 0; i < hv; i++) {
+            uint32_t *n[2], *correction[2];
+            for (unsigned word = 0; word < 2; word++) {
+                const unsigned part = hv == 2 ? i : word, half = hv == 2 ? word : 0;
+                n[word] = &tags->n[part][half][position];
+                correction[word] = &tags->correction[part][half][position];
+                store(correction[word], corrections_of(_mm256_srli_epi32(lane_tags, (int)(4 * (2 * i + word)))));
+            }
+            __m256i first, second;
+            split_pairs((const uint8_t *)&words[i][position], &first, &second);
+            store(n[0], first);
+            store(n[1], second);
+        }
+    }
 }
 
 static bool expand_tags(unsigned hv, unsigned parts, const uint8_t *variable, uint32_t bytes, gaac_unit_tags *tags)
@@ -53,68 +120,87 @@ static bool expand_tags(unsigned hv, unsigned parts, const uint8_t *variable, ui
     const uint32_t tag_bytes = GAAC_TAG_BYTES * hv;
     if (bytes < tag_bytes || count_stored(hv, variable) > bytes - tag_bytes)
         return false;
-    const uint8_t *next = variable + tag_bytes, *const end = variable + bytes;
-    for (unsigned lane = 0; lane < GAAC_LANES; lane++) {
-        const unsigned p = gaac_position(lane >> 2, lane & 3);
-        if (hv == 1) {
-            expand_words(variable[p], &next, end, &tags->n[0][0][p], &tags->n[1][0][p], &tags->correction[0][0][p],
-                         &tags->correction[1][0][p]);
-            continue;
-        }
-        for (unsigned part = 0; part < 2; part++)
-            expand_words(variable[2 * p + part], &next, end, &tags->n[part][0][p], &tags->n[part][1][p],
-                         &tags->correction[part][0][p], &tags->correction[part][1][p]);
-    }
+    if (hv == 2)
+        expand_unit(2, variable, bytes, tags);
+    else
+        expand_unit(1, variable, bytes, tags);
     return true;
 }
 
-/* C_0..C_2 of each half of 8 positions, in column order. */
+/* ---- decoding --------------------------------------------------------------------------------- */
+
+/* Of each half: nibble words T_0 T_2 T_1 T_3 of every position. */
+typedef struct nibble_rows {
+    _Alignas(32) uint32_t t[GAAC_MAX_HV][GAAC_LANES][4];
+} nibble_rows;
+
+/* C_0..C_2 of each half of 8 positions, in their order. */
 static ALWAYS_INLINE void load_codes(unsigned hv, const uint8_t *fixed, unsigned position, __m256i c[][3])
 {
     if (hv == 1) {
-        load_pairs(fixed + gaac_code_offset(1, 0, 0, position), &c[0][0], &c[0][1]);
-        c[0][2] = to_columns(load(fixed + gaac_code_offset(1, 0, 2, position)));
+        split_pairs(fixed + gaac_code_offset(1, 0, 0, position), &c[0][0], &c[0][1]);
+        c[0][2] = load(fixed + gaac_code_offset(1, 0, 2, position));
         return;
     }
     __m256i quads[4];
-    for (unsigned q = 0; q < 4; q++)
-        quads[q] = load(fixed + gaac_code_offset(2, 0, 0, position + 2 * q));
+    for (unsigned i = 0; i < 4; i++)
+        quads[i] = load_halves(fixed + gaac_code_offset(2, 0, 0, position + i),
+                               fixed + gaac_code_offset(2, 0, 0, position + 4 + i));
     transpose(quads);
     c[0][0] = quads[0];
     c[0][1] = quads[1];
     c[0][2] = quads[2];
     c[1][0] = quads[3];
-    load_pairs(fixed + gaac_code_offset(2, 1, 1, position), &c[1][1], &c[1][2]);
+    split_pairs(fixed + gaac_code_offset(2, 1, 1, position), &c[1][1], &c[1][2]);
 }
 
-/* The nibbles of T_j in place for s = 0 and for s = 1. */
-static ALWAYS_INLINE void turn_nibbles(__m256i t, __m256i nibbles[2])
-{
-    const __m256i places = _mm256_set1_epi32((int)0x87878787);
-    nibbles[0] = _mm256_and_si256(t, places);
-    nibbles[1] = _mm256_and_si256(_mm256_or_si256(_mm256_srli_epi32(t, 4), _mm256_slli_epi32(t, 28)), places);
-}
-
-/* The nibbles of T_0..T_3, made from C_0..C_2 and N, as words k = 2j + s. */
-static ALWAYS_INLINE void nibble_words(const __m256i c[3], __m256i n, __m256i nibbles[8])
+/* T_0..T_3, less the corrections, from C_0..C_2 and N. */
+static ALWAYS_INLINE void nibble_words(const __m256i c[3], __m256i n, __m256i correction, __m256i t[4])
 {
     const __m256i top = _mm256_set1_epi32(0x44444444);
-    turn_nibbles(select_bits(top, n, c[0]), nibbles);
-    turn_nibbles(select_bits(top, _mm256_slli_epi32(n, 1), c[1]), nibbles + 2);
-    turn_nibbles(select_bits(top, _mm256_slli_epi32(n, 2), c[2]), nibbles + 4);
-    const __m256i low =
-        select_bits(_mm256_set1_epi32(0x11111111), _mm256_srli_epi32(c[1], 2), _mm256_srli_epi32(c[2], 1));
-    const __m256i high = select_bits(top, _mm256_srli_epi32(n, 1), _mm256_slli_epi32(c[0], 1));
-    turn_nibbles(select_bits(_mm256_set1_epi32(0x33333333), low, high), nibbles + 6);
+    /* for both of T_j's nibbles of a group: those of s = 1 are the upper ones */
+    const __m256i minus = _mm256_or_si256(correction, _mm256_slli_epi32(correction, 4));
+    const __m256i tops[4] = {n, _mm256_slli_epi32(n, 1), _mm256_slli_epi32(n, 2), _mm256_srli_epi32(n, 1)};
+    __m256i spare[3], codes[4];
+    for (unsigned j = 0; j < 3; j++) {
+        spare[j] = _mm256_and_si256(c[j], top);
+        codes[j] = _mm256_xor_si256(c[j], spare[j]);
+    }
+    codes[3] = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi32(spare[0], 1), _mm256_srli_epi32(spare[1], 2)),
+                               _mm256_srli_epi32(spare[2], 1));
+    for (unsigned j = 0; j < 4; j++)
+        t[j] = _mm256_sub_epi32(_mm256_or_si256(codes[j], _mm256_and_si256(tops[j], top)), minus);
 }
 
-/* Decodes words 2j .. 2j + 3 of two positions: fragments j and j + 1. */
-static ALWAYS_INLINE void decode_words(gaac_part part, __m256i w, __m256i base, __m256i nibbles, uint16_t *fragment)
+static ALWAYS_INLINE void make_nibbles(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
+                                       nibble_rows *rows)
+{
+    for (unsigned position = 0; position < GAAC_LANES; position += 8) {
+        __m256i c[GAAC_MAX_HV][3];
+        load_codes(hv, fixed, position, c);
+        for (unsigned h = 0; h < hv; h++) {
+            __m256i t[4];
+            nibble_words(c[h], load(&tags->n[part][h][position]), load(&tags->correction[part][h][position]), t);
+            __m256i row[4] = {t[0], t[2], t[1], t[3]};
+            transpose(row);
+            for (unsigned i = 0; i < 4; i++)
+                store_halves(rows->t[h][position + i], rows->t[h][position + 4 + i], row[i]);
+        }
+    }
+}
+
+/* Decodes words 2j .. 2j + 3 of two positions: fragments j and j + 1. t: T_j, T_j, T_j+1, T_j+1 of each. */
+static ALWAYS_INLINE void decode_words(gaac_part part, const uint8_t *words, const uint32_t *bases, __m256 t,
+                                       uint16_t *fragment)
 {
     const __m256i mantissas = _mm256_set1_epi32((int)0x807f807f);
     const __m256i right_8 = _mm256_setr_epi8(1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12, 1, 2, 3, 0, 5, 6, 7,
                                              4, 9, 10, 11, 8, 13, 14, 15, 12);
-    const __m256i exponents = _mm256_add_epi32(nibbles, base);
+    const __m256i both = _mm256_castps_si256(t), w = load(words);
+    /* A shift of two T_j by 28 has a T_j that is turned right by 4 in its upper dword. */
+    const __m256i turned = _mm256_blend_epi32(both, _mm256_slli_epi64(both, 28), 0xAA);
+    const __m256i nibbles = _mm256_and_si256(turned, _mm256_set1_epi32((int)0x87878787));
+    const __m256i exponents = _mm256_add_epi32(nibbles, load(bases));
     const __m256i change = _mm256_and_si256(_mm256_xor_si256(w, exponents), mantissas);
     const __m256i a = _mm256_xor_si256(exponents, change);
     const __m256i b = _mm256_shuffle_epi8(_mm256_xor_si256(w, change), right_8);
@@ -132,28 +218,17 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
 {
     const unsigned share = gaac_ahead_share(ahead, 4 * 4 * hv);
     const uint8_t *next = ahead != NULL ? ahead->at : NULL;
-    const __m256i both = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1); /* positions of a vector of words */
-    for (unsigned block = 0; block < GAAC_LANES; block += 8) {
-        __m256i c[GAAC_MAX_HV][3];
-        load_codes(hv, fixed, block, c);
-        for (unsigned h = 0; h < hv; h++) {
-            __m256i nibbles[8];
-            nibble_words(c[h], to_columns(load(&tags->n[part][h][block])), nibbles);
-            transpose(nibbles); /* now [pair][q] */
-            transpose(nibbles + 4);
-            const __m256i corrections = load(&tags->correction[part][h][block]);
-            for (unsigned q = 0; q < 4; q++) {
-                next = gaac_fetch(next, share);
-                const unsigned position = block + 2 * q;
-                const __m256i places = _mm256_add_epi32(both, _mm256_set1_epi32(2 * (int)q));
-                const __m256i minus = _mm256_permutevar8x32_epi32(corrections, places);
-                for (unsigned pair = 0; pair < 2; pair++) {
-                    const unsigned offset = gaac_word_offset(h, 4 * pair, position);
-                    decode_words(part, load(fixed + offset), _mm256_sub_epi32(load(bases + offset / 4), minus),
-                                 nibbles[4 * pair + q],
-                                 fragments + (4 * h + 2 * pair) * GAAC_FRAGMENT_ELEMENTS + position * 8);
-                }
-            }
+    nibble_rows rows;
+    make_nibbles(part, hv, fixed, tags, &rows);
+    for (unsigned h = 0; h < hv; h++) {
+        for (unsigned position = 0; position < GAAC_LANES; position += 2) {
+            const float *row = (const float *)(const void *)rows.t[h][position];
+            const unsigned first = gaac_word_offset(h, 0, position), second = gaac_word_offset(h, 4, position);
+            uint16_t *fragment = fragments + 4 * h * GAAC_FRAGMENT_ELEMENTS + position * 8;
+            next = gaac_fetch(next, share);
+            decode_words(part, fixed + first, bases + first / 4, _mm256_moveldup_ps(_mm256_load_ps(row)), fragment);
+            decode_words(part, fixed + second, bases + second / 4, _mm256_movehdup_ps(_mm256_load_ps(row)),
+                         fragment + 2 * GAAC_FRAGMENT_ELEMENTS);
         }
     }
 }
