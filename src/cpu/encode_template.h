@@ -37,7 +37,7 @@
 #define UNROLL _Pragma("GCC unroll 4")
 #endif
 
-enum { BLOCK_POSITIONS = 4 * VECTOR_POSITIONS };
+enum { BLOCK_POSITIONS = 4 * VECTOR_POSITIONS, POSITION_ELEMENTS = GAAC_FRAGMENT_ELEMENTS / GAAC_LANES };
 
 /* The codes of a half's block of positions. */
 typedef struct block_codes {
@@ -60,9 +60,30 @@ static inline vec low_nibbles(void)
     return dwords(0x87878787);
 }
 
-static ALWAYS_INLINE unsigned fragment_offset(unsigned h, unsigned pair, unsigned position)
+/* A block's fragments, base words and words: the part's, from the block's first position on. */
+typedef struct block_place {
+    const uint16_t *fragments;
+    gaac_base_words bases;
+    uint8_t *words;
+} block_place;
+
+/* Fragment j = 2 * pair of a half, from position q vectors into the block on. */
+static ALWAYS_INLINE const uint16_t *fragment_at(const block_place *at, unsigned h, unsigned pair, unsigned q)
 {
-    return (4 * h + 2 * pair) * GAAC_FRAGMENT_ELEMENTS + position * 8;
+    return at->fragments + (4 * h + 2 * pair) * GAAC_FRAGMENT_ELEMENTS + POSITION_ELEMENTS * VECTOR_POSITIONS * q;
+}
+
+/* Words 4 * pair .. of a half, from the same position on: an offset in bytes. */
+static ALWAYS_INLINE unsigned word_at(unsigned h, unsigned pair, unsigned q)
+{
+    return gaac_word_offset(h, 4 * pair, VECTOR_POSITIONS * q);
+}
+
+static ALWAYS_INLINE block_place place_of(const uint16_t *fragments, gaac_base_words bases, uint8_t *fixed,
+                                          unsigned block)
+{
+    const unsigned word = gaac_word_offset(0, 0, block);
+    return (block_place){fragments + POSITION_ELEMENTS * block, bases + word / 4, fixed + word};
 }
 
 /* T_0..T_3 from four vectors of neighbouring positions. Theirs are words (j, s) = (0, 0), (0, 1), (1, 0), (1, 1), with
@@ -107,8 +128,7 @@ static inline vec find_outside(gaac_part part, const uint16_t *fragment, const u
 }
 
 /* A block that has exceptions: as encode_block, but a byte an exponent, and noting where they are. */
-static __attribute__((noinline)) void encode_outside(gaac_part part, unsigned h, unsigned block,
-                                                     const uint16_t *fragments, gaac_base_words bases,
+static __attribute__((noinline)) void encode_outside(gaac_part part, unsigned h, unsigned block, const block_place *at,
                                                      gaac_encoding *encoding, block_codes *codes)
 {
     vec nibbles[4], outside[4];
@@ -117,12 +137,11 @@ static __attribute__((noinline)) void encode_outside(gaac_part part, unsigned h,
         encoding->has_outside = true;
     }
     for (unsigned q = 0; q < 4; q++) {
-        const unsigned position = block + VECTOR_POSITIONS * q;
         vec offsets[2], beyond[2];
         for (unsigned pair = 0; pair < 2; pair++) {
-            offsets[pair] = find_outside(part, fragments + fragment_offset(h, pair, position),
-                                         bases + gaac_word_offset(h, 4 * pair, position) / 4, &beyond[pair]);
-            byte_mask(&encoding->outside[part][h][pair][position], beyond[pair]);
+            offsets[pair] =
+                find_outside(part, fragment_at(at, h, pair, q), at->bases + word_at(h, pair, q) / 4, &beyond[pair]);
+            byte_mask(&encoding->outside[part][h][pair][block + VECTOR_POSITIONS * q], beyond[pair]);
             beyond[pair] = ROTATE_LEFT(and_bits(beyond[pair], dwords(0x0f0f0f0f)), 31);
         }
         nibbles[q] = or_bits(offsets[0], ROTATE_LEFT(offsets[1], 4));
@@ -137,30 +156,28 @@ static __attribute__((noinline)) void encode_outside(gaac_part part, unsigned h,
 }
 
 /* Encodes a block of positions of a half but for its codes' places. */
-static ALWAYS_INLINE void encode_block(gaac_part part, unsigned h, unsigned block, const uint16_t *fragments,
-                                       gaac_base_words bases, uint8_t *fixed, gaac_encoding *encoding,
-                                       block_codes *codes)
+static ALWAYS_INLINE void encode_block(gaac_part part, unsigned h, unsigned block, const block_place *at,
+                                       gaac_encoding *encoding, block_codes *codes)
 {
     vec packed[4], seen = dwords(0);
     UNROLL
     for (unsigned q = 0; q < 4; q++) {
-        const unsigned position = block + VECTOR_POSITIONS * q;
         vec offsets[2];
         UNROLL
         for (unsigned pair = 0; pair < 2; pair++) {
-            const unsigned word = gaac_word_offset(h, 4 * pair, position);
+            const unsigned word = word_at(h, pair, q);
             vec a, b;
-            load_registers(part, fragments + fragment_offset(h, pair, position), &a, &b);
+            load_registers(part, fragment_at(at, h, pair, q), &a, &b);
             const exchanged e = exchange(dwords(0x807f807f), a, b);
-            store(fixed + word, e.taken);
-            offsets[pair] = subtract_dwords(e.left, load(bases + word / 4));
+            store(at->words + word, e.taken);
+            offsets[pair] = subtract_dwords(e.left, load(at->bases + word / 4));
         }
         seen = or_both(seen, offsets[0], offsets[1]);
         packed[q] = or_bits(offsets[0], ROTATE_LEFT(offsets[1], 4));
     }
     if (__builtin_expect(has_bits(seen, 0x78787878), 0)) {
         block_codes rare;
-        encode_outside(part, h, block, fragments, bases, encoding, &rare);
+        encode_outside(part, h, block, at, encoding, &rare);
         *codes = rare;
         return;
     }
@@ -205,11 +222,12 @@ static ALWAYS_INLINE void encode_part(gaac_part part, unsigned hv, const uint16_
                                       uint8_t *fixed, gaac_encoding *encoding)
 {
     for (unsigned block = 0; block < GAAC_LANES; block += BLOCK_POSITIONS) {
+        const block_place at = place_of(fragments, bases, fixed, block);
         vec c[GAAC_MAX_HV][3], n[GAAC_MAX_HV], wide[GAAC_MAX_HV];
         UNROLL
         for (unsigned h = 0; h < hv; h++) {
             block_codes codes;
-            encode_block(part, h, block, fragments, bases, fixed, encoding, &codes);
+            encode_block(part, h, block, &at, encoding, &codes);
             make_code_words(&codes, c[h]);
             n[h] = make_n(codes.t);
             wide[h] = codes.wide;
