@@ -93,7 +93,7 @@ static ALWAYS_INLINE vec wide_bytes(const vec t[4], const vec narrow[4])
     outside = _mm512_ternarylogic_epi32(outside, t[1], narrow[1], 0xF9);  /* a | ~(b ^ c) */
     outside = _mm512_ternarylogic_epi32(outside, t[2], narrow[2], 0xF9);
     outside = _mm512_ternarylogic_epi32(outside, t[3], narrow[3], 0xF9);
-    return _mm512_movm_epi8(_mm512_test_epi8_mask(outside, dwords(0x44444444)));
+    return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(outside, dwords(0x44444444)), dwords(UINT32_MAX));
 }
 
 static ALWAYS_INLINE vec tag_bits(unsigned hv, const vec wide[], unsigned shift)

@@ -282,8 +282,9 @@ bool gaac_encode_unit_neon(unsigned hv, unsigned parts, const uint16_t *k_fragme
     const uint32_t stored = gather_n(hv, &codes, n);
     if (!gaac_encoding_measure(hv, stored, &exceptions, capacity, info))
         return false;
+    gaac_padding_write(&exceptions, info, variable);
     memcpy(variable, codes.tags, (size_t)GAAC_TAG_BYTES * hv);
     memcpy(variable + (size_t)GAAC_TAG_BYTES * hv, n, stored);
-    gaac_exceptions_write(&exceptions, hv, info, variable);
+    gaac_exceptions_write(&exceptions, info, variable);
     return true;
 }

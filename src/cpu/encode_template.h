@@ -41,9 +41,8 @@ enum { BLOCK_POSITIONS = 4 * VECTOR_POSITIONS, POSITION_ELEMENTS = GAAC_FRAGMENT
 
 /* The codes of a half's block of positions. */
 typedef struct block_codes {
-    vec t[4];   /* T_j of a block whose groups are all 4-bit */
-    vec low[4]; /* T_j, without the nibbles' top bits */
-    vec wide;   /* 0xff in byte i of a dword where group i is 4-bit, else 0 */
+    vec t[4]; /* T_j; the top bits of 3-bit groups, which nobody keeps, are any */
+    vec wide; /* 0xff in byte i of a dword where group i is 4-bit, else 0 */
 } block_codes;
 
 /* Nibbles' top bits; the rest of them; what moves a 4-bit code to the 3-bit one; the low nibbles of the fields. */
@@ -99,7 +98,7 @@ static ALWAYS_INLINE void gather_nibbles(vec packed[4], vec t[4])
     }
 }
 
-/* Finds which groups are 4-bit, and each group's codes. */
+/* Finds which groups are 4-bit, and gives the others their 3-bit codes. */
 static ALWAYS_INLINE void choose_windows(block_codes *codes)
 {
     vec narrow[4];
@@ -107,11 +106,10 @@ static ALWAYS_INLINE void choose_windows(block_codes *codes)
     for (unsigned j = 0; j < 4; j++)
         narrow[j] = add_dwords(and_not(top_bits(), codes->t[j]), narrow_steps());
     codes->wide = wide_bytes(codes->t, narrow);
-    /* bytes to fields, one bit lower */
-    const vec wide = or_bits(ROTATE_LEFT(codes->wide, 31), top_bits());
+    const vec wide = ROTATE_LEFT(codes->wide, 31); /* bytes to fields */
     UNROLL
     for (unsigned j = 0; j < 4; j++)
-        codes->low[j] = select_bits(wide, and_not(top_bits(), codes->t[j]), narrow[j]);
+        codes->t[j] = select_bits(wide, codes->t[j], narrow[j]);
 }
 
 /* Exponents less bases of two fragments, where some lie outside both windows: 0xff there, and nibbles that belong to
@@ -152,7 +150,7 @@ static __attribute__((noinline)) void encode_outside(gaac_part part, unsigned h,
     vec excluded[4];
     gather_nibbles(outside, excluded);
     for (unsigned j = 0; j < 4; j++) /* the nibble is 8 in either window */
-        codes->low[j] = and_not(excluded[j], codes->low[j]);
+        codes->t[j] = select_bits(excluded[j], dwords(0x44444444), codes->t[j]);
 }
 
 /* Encodes a block of positions of a half but for its codes' places. */
@@ -185,19 +183,14 @@ static ALWAYS_INLINE void encode_block(gaac_part part, unsigned h, unsigned bloc
     choose_windows(codes);
 }
 
-/* C_0..C_2 of a block: T_3's low bits go where the others' top bits would be. */
-static ALWAYS_INLINE void make_code_words(const block_codes *codes, vec c[3])
+/* C_0..C_2 and N of a block: the way back from section 6. Returns N. */
+static ALWAYS_INLINE vec split_nibbles(const vec t[4], vec c[3])
 {
-    const vec last = codes->low[3];
-    c[0] = or_and(codes->low[0], SHIFT_RIGHT(last, 1), top_bits());
-    c[1] = or_and(codes->low[1], SHIFT_LEFT(last, 2), top_bits());
-    c[2] = or_and(codes->low[2], SHIFT_LEFT(last, 1), top_bits());
-}
-
-/* N of a block: only what is stored of it matters, so it's that of 4-bit groups. */
-static ALWAYS_INLINE vec make_n(const vec t[4])
-{
-    const vec even = select_bits(top_bits(), t[0], SHIFT_LEFT(t[3], 1));
+    const vec last = SHIFT_LEFT(t[3], 1);
+    c[0] = select_bits(top_bits(), SHIFT_RIGHT(t[3], 1), t[0]);
+    c[1] = select_bits(top_bits(), SHIFT_LEFT(t[3], 2), t[1]);
+    c[2] = select_bits(top_bits(), last, t[2]);
+    const vec even = select_bits(top_bits(), t[0], last);
     const vec odd = select_bits(dwords(0x22222222), SHIFT_RIGHT(t[1], 1), SHIFT_RIGHT(t[2], 2));
     return select_bits(dwords(0x33333333), odd, even);
 }
@@ -228,13 +221,25 @@ static ALWAYS_INLINE void encode_part(gaac_part part, unsigned hv, const uint16_
         for (unsigned h = 0; h < hv; h++) {
             block_codes codes;
             encode_block(part, h, block, &at, encoding, &codes);
-            make_code_words(&codes, c[h]);
-            n[h] = make_n(codes.t);
+            n[h] = split_nibbles(codes.t, c[h]);
             wide[h] = codes.wide;
         }
         store_codes(hv, fixed, block, c);
         store_n(encoding, part, hv, block, n, wide);
         store(&encoding->tags[part][block], tag_bits(hv, wide, part == GAAC_V ? 4 * hv : 0));
+    }
+}
+
+/* A part that the unit lacks stores nothing. */
+static ALWAYS_INLINE void clear_part(gaac_encoding *encoding, gaac_part part, unsigned hv)
+{
+    const vec zero = dwords(0);
+    for (unsigned i = 0; i < GAAC_LANES; i += 4 * VECTOR_POSITIONS) {
+        store(&encoding->tags[part][i], zero);
+        for (unsigned h = 0; h < hv; h++) {
+            store(&encoding->n[part][h][i], zero);
+            store(&encoding->stored[part][h][i], zero);
+        }
     }
 }
 
@@ -249,11 +254,8 @@ static ALWAYS_INLINE bool encode_unit(unsigned hv, unsigned parts, const uint16_
 
     exceptions.count = exceptions.flags = 0;
     encoding.has_outside = false;
-    if (parts != (GAAC_HAS_K | GAAC_HAS_V)) {
-        memset(encoding.n, 0, sizeof encoding.n);
-        memset(encoding.stored, 0, sizeof encoding.stored);
-        memset(encoding.tags, 0, sizeof encoding.tags);
-    }
+    if (parts != (GAAC_HAS_K | GAAC_HAS_V))
+        clear_part(&encoding, parts == GAAC_HAS_V ? GAAC_K : GAAC_V, hv);
     if (parts & GAAC_HAS_K)
         encode_part(GAAC_K, hv, fragments[GAAC_K], k_bases, k_fixed, &encoding);
     if (parts & GAAC_HAS_V)
@@ -264,7 +266,9 @@ static ALWAYS_INLINE bool encode_unit(unsigned hv, unsigned parts, const uint16_
     const uint32_t stored = order_n(hv, &encoding, &order);
     if (!gaac_encoding_measure(hv, stored, &exceptions, capacity, info))
         return false;
+    gaac_padding_write(&exceptions, info, variable);
     write_variable(hv, &encoding, &order, stored, variable);
-    gaac_exceptions_write(&exceptions, hv, info, variable);
+    if (exceptions.count > 0)
+        gaac_exceptions_write(&exceptions, info, variable);
     return true;
 }

@@ -1,8 +1,6 @@
 /* The end of a vector encoder's work, in plain C: exceptions are rare. */
 #include "cpu/encoding.h"
 
-#include <string.h>
-
 /* The elements of a word in the order that the definition lists them: A.lo, A.hi, B.lo, B.hi. */
 static const struct element {
     unsigned b, hi, byte; /* register B; upper half; byte of N */
@@ -73,22 +71,8 @@ void gaac_exceptions_collect(gaac_exceptions *exceptions, unsigned hv, unsigned 
     }
 }
 
-bool gaac_encoding_measure(unsigned hv, uint32_t stored_n, const gaac_exceptions *exceptions, uint32_t capacity,
-                           gaac_unit_info *info)
+void gaac_exceptions_write(const gaac_exceptions *exceptions, const gaac_unit_info *info, uint8_t *variable)
 {
-    const uint32_t used = GAAC_TAG_BYTES * hv + stored_n + 4 * exceptions->count;
-    info->bytes = (used + GAAC_POOL_ALIGN - 1) / GAAC_POOL_ALIGN * GAAC_POOL_ALIGN;
-    info->stored_n = stored_n;
-    info->exceptions = exceptions->count;
-    info->exception_flags = exceptions->flags;
-    return info->bytes <= capacity && info->bytes <= GAAC_MAX_UNIT_POOL;
-}
-
-void gaac_exceptions_write(const gaac_exceptions *exceptions, unsigned hv, const gaac_unit_info *info,
-                           uint8_t *variable)
-{
-    const uint32_t n_end = GAAC_TAG_BYTES * hv + info->stored_n;
-    memset(variable + n_end, 0, info->bytes - n_end - 4 * exceptions->count);
     for (uint32_t i = 0; i < exceptions->count; i++) {
         const uint32_t more = i + 1 < exceptions->count ? UINT32_C(0x80000000) : 0;
         const uint32_t record = exceptions->records[i] | more;

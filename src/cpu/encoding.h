@@ -5,6 +5,8 @@
 
 #include "codec/unit.h"
 
+#include <string.h>
+
 /* What a vector encoder knows of a unit once the fixed parts are written. outside has bit 4 * (k & 3) + byte of N
  * for the elements that lie outside both windows, by [part][half][k >> 2][position]; it is zero in the halves that the
  * unit lacks, or undefined as a whole where the unit has no exceptions. How an encoder orders the rest of a unit's
@@ -30,11 +32,24 @@ void gaac_exceptions_collect(gaac_exceptions *exceptions, unsigned hv, unsigned 
                              const uint16_t *const fragments[2]);
 
 /* Fills info; false if the variable part doesn't fit. */
-bool gaac_encoding_measure(unsigned hv, uint32_t stored_n, const gaac_exceptions *exceptions, uint32_t capacity,
-                           gaac_unit_info *info);
+static inline bool gaac_encoding_measure(unsigned hv, uint32_t stored_n, const gaac_exceptions *exceptions,
+                                         uint32_t capacity, gaac_unit_info *info)
+{
+    const uint32_t used = GAAC_TAG_BYTES * hv + stored_n + 4 * exceptions->count;
+    info->bytes = (used + GAAC_POOL_ALIGN - 1) / GAAC_POOL_ALIGN * GAAC_POOL_ALIGN;
+    info->stored_n = stored_n;
+    info->exceptions = exceptions->count;
+    info->exception_flags = exceptions->flags;
+    return info->bytes <= capacity && info->bytes <= GAAC_MAX_UNIT_POOL;
+}
 
-/* Writes what follows the stored N bytes: padding and exceptions. */
-void gaac_exceptions_write(const gaac_exceptions *exceptions, unsigned hv, const gaac_unit_info *info,
-                           uint8_t *variable);
+/* Writes the padding, and over the end of what comes before it: to be called before that is written. */
+static inline void gaac_padding_write(const gaac_exceptions *exceptions, const gaac_unit_info *info, uint8_t *variable)
+{
+    memset(variable + info->bytes - 4 * exceptions->count - GAAC_POOL_ALIGN, 0, GAAC_POOL_ALIGN);
+}
+
+/* Writes the exceptions. */
+void gaac_exceptions_write(const gaac_exceptions *exceptions, const gaac_unit_info *info, uint8_t *variable);
 
 #endif
