@@ -44,20 +44,10 @@ static uint32_t count_stored(unsigned hv, const uint8_t *variable)
     return stored;
 }
 
-/* The next 8 bytes of a stream that has less. Reads backwards from its end: the tags in front of the stream are part
- * of the variable part too. */
-static inline uint64_t load_last(const uint8_t *next, const uint8_t *end)
+/* Two N words from the next stored bytes, whose place it returns. bits: which of the 8 bytes are stored. Reads 8. */
+static inline const uint8_t *expand_words(unsigned bits, const uint8_t *next, uint64_t *words)
 {
-    uint64_t value;
-    const ptrdiff_t left = end - next;
-    const unsigned over = left < 8 ? 8 - (unsigned)left : 0;
-    memcpy(&value, next - over, sizeof value);
-    return value >> (8 * over & 63);
-}
-
-/* Two N words from the next stored bytes. bits: which of the 8 bytes are stored. */
-static inline const uint8_t *expand_words(unsigned bits, const uint8_t *next, __m128i bytes, uint64_t *words)
-{
+    const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)next);
     const __m128i source = _mm_or_si128(bytes, _mm_set_epi64x(-1, 0)); /* byte STORED and those after it are 0xff */
     const __m128i places = _mm_loadl_epi64((const __m128i *)(const void *)stored_places[bits]);
     _mm_storel_epi64((__m128i *)(void *)words, _mm_shuffle_epi8(source, places));
@@ -68,14 +58,21 @@ static inline const uint8_t *expand_words(unsigned bits, const uint8_t *next, __
 static ALWAYS_INLINE void expand_stream(unsigned hv, const uint8_t *variable, uint32_t bytes,
                                         uint64_t words[][GAAC_LANES])
 {
-    const uint8_t *next = variable + GAAC_TAG_BYTES * hv, *const end = variable + bytes;
-    for (unsigned lane = 0; lane < GAAC_LANES; lane++) {
-        const unsigned p = gaac_position(lane >> 2, lane & 3);
-        const bool near_end = end - next < 8 * (ptrdiff_t)hv;
-        for (unsigned i = 0; i < hv; i++) {
-            const __m128i some = near_end ? _mm_cvtsi64_si128((int64_t)load_last(next, end))
-                                          : _mm_loadl_epi64((const __m128i *)(const void *)next);
-            next = expand_words(variable[hv * p + i], next, some, &words[i][p]);
+    enum { TAIL = 8 * 4 * GAAC_MAX_HV }; /* what the words of four lanes may read */
+    const unsigned most = 8 * 4 * hv;
+    const uint8_t *next = variable + GAAC_TAG_BYTES * hv, *end = variable + bytes;
+    uint8_t tail[2 * TAIL] = {0};
+    for (unsigned g = 0; g < 8; g++) {
+        if (end - next < (ptrdiff_t)most) {
+            /* Near the end reading goes on in a copy with room behind it. The variable part is as long as the copy. */
+            memcpy(tail, end - most, most);
+            next = tail + (most - (unsigned)(end - next));
+            end = tail + sizeof tail;
+        }
+        for (unsigned t = 0; t < 4; t++) {
+            const unsigned p = gaac_position(g, t);
+            for (unsigned i = 0; i < hv; i++)
+                next = expand_words(variable[hv * p + i], next, &words[i][p]);
         }
     }
 }
@@ -107,9 +104,9 @@ static ALWAYS_INLINE void expand_unit(unsigned hv, const uint8_t *variable, uint
                 store(correction[word], corrections_of(_mm256_srli_epi32(lane_tags, (int)(4 * (2 * i + word)))));
             }
             __m256i first, second;
-            split_pairs((const uint8_t *)&words[i][position], &first, &second);
-            store(n[0], first);
-            store(n[1], second);
+            load_pairs((const uint8_t *)&words[i][position], &first, &second);
+            store(n[0], from_columns(first));
+            store(n[1], from_columns(second));
         }
     }
 }
@@ -134,24 +131,23 @@ typedef struct nibble_rows {
     _Alignas(32) uint32_t t[GAAC_MAX_HV][GAAC_LANES][4];
 } nibble_rows;
 
-/* C_0..C_2 of each half of 8 positions, in their order. */
+/* C_0..C_2 of each half of 8 positions, in column order. */
 static ALWAYS_INLINE void load_codes(unsigned hv, const uint8_t *fixed, unsigned position, __m256i c[][3])
 {
     if (hv == 1) {
-        split_pairs(fixed + gaac_code_offset(1, 0, 0, position), &c[0][0], &c[0][1]);
-        c[0][2] = load(fixed + gaac_code_offset(1, 0, 2, position));
+        load_pairs(fixed + gaac_code_offset(1, 0, 0, position), &c[0][0], &c[0][1]);
+        c[0][2] = to_columns(load(fixed + gaac_code_offset(1, 0, 2, position)));
         return;
     }
     __m256i quads[4];
-    for (unsigned i = 0; i < 4; i++)
-        quads[i] = load_halves(fixed + gaac_code_offset(2, 0, 0, position + i),
-                               fixed + gaac_code_offset(2, 0, 0, position + 4 + i));
+    for (unsigned q = 0; q < 4; q++)
+        quads[q] = load(fixed + gaac_code_offset(2, 0, 0, position + 2 * q));
     transpose(quads);
     c[0][0] = quads[0];
     c[0][1] = quads[1];
     c[0][2] = quads[2];
     c[1][0] = quads[3];
-    split_pairs(fixed + gaac_code_offset(2, 1, 1, position), &c[1][1], &c[1][2]);
+    load_pairs(fixed + gaac_code_offset(2, 1, 1, position), &c[1][1], &c[1][2]);
 }
 
 /* T_0..T_3, less the corrections, from C_0..C_2 and N. */
@@ -173,21 +169,27 @@ static ALWAYS_INLINE void nibble_words(const __m256i c[3], __m256i n, __m256i co
 }
 
 static ALWAYS_INLINE void make_nibbles(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
-                                       nibble_rows *rows)
+                                       const gaac_ahead *ahead, nibble_rows *rows)
 {
     for (unsigned position = 0; position < GAAC_LANES; position += 8) {
         __m256i c[GAAC_MAX_HV][3];
+        gaac_fetch_turn(ahead, position / 8, GAAC_LANES / 8);
         load_codes(hv, fixed, position, c);
         for (unsigned h = 0; h < hv; h++) {
             __m256i t[4];
-            nibble_words(c[h], load(&tags->n[part][h][position]), load(&tags->correction[part][h][position]), t);
+            nibble_words(c[h], to_columns(load(&tags->n[part][h][position])),
+                         to_columns(load(&tags->correction[part][h][position])), t);
             __m256i row[4] = {t[0], t[2], t[1], t[3]};
             transpose(row);
-            for (unsigned i = 0; i < 4; i++)
-                store_halves(rows->t[h][position + i], rows->t[h][position + 4 + i], row[i]);
+            for (unsigned q = 0; q < 4; q++)
+                store(rows->t[h][position + 2 * q], row[q]);
         }
     }
 }
+
+/* Has the compiler load what a pointer points to once more, since a load duplicates dwords for nothing and a
+ * register's take an instruction. */
+#define LOAD_AGAIN(pointer) __asm__("" : "+r"(pointer))
 
 /* Decodes words 2j .. 2j + 3 of two positions: fragments j and j + 1. t: T_j, T_j, T_j+1, T_j+1 of each. */
 static ALWAYS_INLINE void decode_words(gaac_part part, const uint8_t *words, const uint32_t *bases, __m256 t,
@@ -216,17 +218,16 @@ static ALWAYS_INLINE void decode_words(gaac_part part, const uint8_t *words, con
 static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
                                       gaac_base_words bases, uint16_t *fragments, const gaac_ahead *ahead)
 {
-    const unsigned share = gaac_ahead_share(ahead, 4 * 4 * hv);
-    const uint8_t *next = ahead != NULL ? ahead->at : NULL;
+    const gaac_ahead fetched = ahead != NULL ? *ahead : (gaac_ahead){NULL, 0};
     nibble_rows rows;
-    make_nibbles(part, hv, fixed, tags, &rows);
+    make_nibbles(part, hv, fixed, tags, &fetched, &rows);
     for (unsigned h = 0; h < hv; h++) {
         for (unsigned position = 0; position < GAAC_LANES; position += 2) {
             const float *row = (const float *)(const void *)rows.t[h][position];
             const unsigned first = gaac_word_offset(h, 0, position), second = gaac_word_offset(h, 4, position);
             uint16_t *fragment = fragments + 4 * h * GAAC_FRAGMENT_ELEMENTS + position * 8;
-            next = gaac_fetch(next, share);
             decode_words(part, fixed + first, bases + first / 4, _mm256_moveldup_ps(_mm256_load_ps(row)), fragment);
+            LOAD_AGAIN(row);
             decode_words(part, fixed + second, bases + second / 4, _mm256_movehdup_ps(_mm256_load_ps(row)),
                          fragment + 2 * GAAC_FRAGMENT_ELEMENTS);
         }

@@ -70,26 +70,6 @@ static ALWAYS_INLINE void store_pairs(uint8_t *pairs, __m256i first, __m256i sec
     store(pairs + 32, _mm256_unpackhi_epi32(a, b));
 }
 
-/* Two 128-bit lanes from and to two places. */
-static inline __m256i load_halves(const void *low, const void *high)
-{
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_load_si128(low)), *(const __m128i *)high, 1);
-}
-static inline void store_halves(void *low, void *high, __m256i value)
-{
-    _mm_store_si128(low, _mm256_castsi256_si128(value));
-    _mm_store_si128(high, _mm256_extracti128_si256(value, 1));
-}
-
-/* The first and the second words of 8 pairs (64 bytes), in their order. */
-static ALWAYS_INLINE void split_pairs(const uint8_t *pairs, __m256i *first, __m256i *second)
-{
-    const __m256 even = _mm256_castsi256_ps(load_halves(pairs, pairs + 32));     /* pairs 0 1, 4 5 */
-    const __m256 odd = _mm256_castsi256_ps(load_halves(pairs + 16, pairs + 48)); /* 2 3, 6 7 */
-    *first = _mm256_castps_si256(_mm256_shuffle_ps(even, odd, 0x88));
-    *second = _mm256_castps_si256(_mm256_shuffle_ps(even, odd, 0xDD));
-}
-
 /* 0xff in byte i where bit i of the tag bits is set: the stored bytes of two N words. */
 static inline uint64_t stored_bytes(uint64_t bits)
 {
