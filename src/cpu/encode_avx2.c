@@ -72,6 +72,8 @@ static ALWAYS_INLINE void load_registers(gaac_part part, const uint16_t *fragmen
         *a = _mm256_castps_si256(_mm256_shuffle_ps(f, s, 0x88));
         *b = _mm256_castps_si256(_mm256_shuffle_ps(f, s, 0xDD));
     }
+    /* Clang would shuffle bytes of both sources, and then blend them. */
+    __asm__("" : "+x"(*b));
     *b = _mm256_shuffle_epi8(*b, left_8);
 }
 

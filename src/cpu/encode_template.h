@@ -153,11 +153,11 @@ static __attribute__((noinline)) void encode_outside(gaac_part part, unsigned h,
         codes->t[j] = select_bits(excluded[j], dwords(0x44444444), codes->t[j]);
 }
 
-/* Encodes a block of positions of a half but for its codes' places. */
-static ALWAYS_INLINE void encode_block(gaac_part part, unsigned h, unsigned block, const block_place *at,
-                                       gaac_encoding *encoding, block_codes *codes)
+/* Stores the words of a half of a block; packs its nibbles, as gather_nibbles wants them. Returns all bits of the
+ * exponents less their bases, ORed. */
+static ALWAYS_INLINE vec split_words(gaac_part part, unsigned h, const block_place *at, vec packed[4])
 {
-    vec packed[4], seen = dwords(0);
+    vec seen = dwords(0);
     UNROLL
     for (unsigned q = 0; q < 4; q++) {
         vec offsets[2];
@@ -173,14 +173,7 @@ static ALWAYS_INLINE void encode_block(gaac_part part, unsigned h, unsigned bloc
         seen = or_both(seen, offsets[0], offsets[1]);
         packed[q] = or_bits(offsets[0], ROTATE_LEFT(offsets[1], 4));
     }
-    if (__builtin_expect(has_bits(seen, 0x78787878), 0)) {
-        block_codes rare;
-        encode_outside(part, h, block, at, encoding, &rare);
-        *codes = rare;
-        return;
-    }
-    gather_nibbles(packed, codes->t);
-    choose_windows(codes);
+    return seen;
 }
 
 /* C_0..C_2 and N of a block: the way back from section 6. Returns N. */
@@ -211,18 +204,41 @@ static ALWAYS_INLINE void store_codes(unsigned hv, uint8_t *fixed, unsigned posi
     store_pairs(fixed + gaac_code_offset(2, 1, 1, position), c[1][1], c[1][2]);
 }
 
+/* Encodes a block but for its codes' places. */
+static ALWAYS_INLINE void encode_block(gaac_part part, unsigned hv, unsigned block, const block_place *at,
+                                       gaac_encoding *encoding, block_codes codes[GAAC_MAX_HV])
+{
+    vec packed[GAAC_MAX_HV][4], seen = split_words(part, 0, at, packed[0]);
+    if (hv == 2)
+        seen = or_bits(seen, split_words(part, 1, at, packed[1]));
+    if (__builtin_expect(has_bits(seen, 0x78787878), 0)) {
+        block_codes rare[GAAC_MAX_HV];
+        for (unsigned h = 0; h < hv; h++)
+            encode_outside(part, h, block, at, encoding, &rare[h]);
+        codes[0] = rare[0];
+        if (hv == 2)
+            codes[1] = rare[1];
+        return;
+    }
+    UNROLL
+    for (unsigned h = 0; h < hv; h++) {
+        gather_nibbles(packed[h], codes[h].t);
+        choose_windows(&codes[h]);
+    }
+}
+
 static ALWAYS_INLINE void encode_part(gaac_part part, unsigned hv, const uint16_t *fragments, gaac_base_words bases,
                                       uint8_t *fixed, gaac_encoding *encoding)
 {
     for (unsigned block = 0; block < GAAC_LANES; block += BLOCK_POSITIONS) {
         const block_place at = place_of(fragments, bases, fixed, block);
+        block_codes codes[GAAC_MAX_HV];
         vec c[GAAC_MAX_HV][3], n[GAAC_MAX_HV], wide[GAAC_MAX_HV];
+        encode_block(part, hv, block, &at, encoding, codes);
         UNROLL
         for (unsigned h = 0; h < hv; h++) {
-            block_codes codes;
-            encode_block(part, h, block, &at, encoding, &codes);
-            n[h] = split_nibbles(codes.t, c[h]);
-            wide[h] = codes.wide;
+            n[h] = split_nibbles(codes[h].t, c[h]);
+            wide[h] = codes[h].wide;
         }
         store_codes(hv, fixed, block, c);
         store_n(encoding, part, hv, block, n, wide);
