@@ -285,4 +285,6 @@ void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels)
     kernels->fragments_to_lines[GAAC_K] = k_to_lines;
     kernels->fragments_to_lines[GAAC_V] = v_to_lines;
     kernels->encode_unit = gaac_encode_unit_avx512;
+    kernels->rows_to_fragments[GAAC_K] = gaac_k_rows_to_fragments_avx512;
+    kernels->rows_to_fragments[GAAC_V] = gaac_v_rows_to_fragments_avx512;
 }

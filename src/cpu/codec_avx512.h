@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 gaac_encode_unit_fn gaac_encode_unit_avx512;
+gaac_rows_to_fragments_fn gaac_k_rows_to_fragments_avx512, gaac_v_rows_to_fragments_avx512;
 
 /* Kernels written once for K and V, 64 and 128 channels, and compiled for each. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
