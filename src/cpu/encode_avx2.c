@@ -1,4 +1,10 @@
-/* Encoding with AVX2 and BMI2: the vectors of encode_template.h. Vectors and column order are those of codec_avx2.c. */
+/* Encoding with AVX2 and BMI2: the vectors of encode_template.h. Vectors and column order are those of codec_avx2.c.
+ *
+ * A unit of K and V of 128 channels, 12% of its groups 4-bit and no exception, takes 4,630 instructions (gcc 12; clang
+ * 14: 4,550); about 2,950 of them are vector arithmetic, of which a core takes three a cycle: 980 cycles are the limit.
+ * On a Xeon with AMX at 4.05 GHz it takes 1,220 (clang) to 1,310 (gcc) from the first-level cache: the 64 pext and
+ * popcnt that gather the N bytes, and what else is not vectors, share the three ports. Against encode_avx512.c a vector
+ * is half as long, a selection is three operations instead of one (two that swap are four), a rotation three. */
 #include "cpu/codec_avx2.h"
 #include "cpu/encoding.h"
 
@@ -13,7 +19,12 @@ enum { VECTOR_POSITIONS = 2 };
 
 static inline vec dwords(uint32_t x)
 {
-    return _mm256_set1_epi32((int)x);
+    vec v = _mm256_set1_epi32((int)x);
+#if !defined(__clang__)
+    /* GCC would make constants anew wherever they are used, by a shuffle; what it can't see through it keeps. */
+    __asm__("" : "+x"(v));
+#endif
+    return v;
 }
 static inline vec and_bits(vec a, vec b)
 {

@@ -37,7 +37,11 @@
 #define UNROLL _Pragma("GCC unroll 4")
 #endif
 
-enum { BLOCK_POSITIONS = 4 * VECTOR_POSITIONS, POSITION_ELEMENTS = GAAC_FRAGMENT_ELEMENTS / GAAC_LANES };
+enum {
+    BLOCK_POSITIONS = 4 * VECTOR_POSITIONS,
+    POSITION_ELEMENTS = GAAC_FRAGMENT_ELEMENTS / GAAC_LANES,
+    ABOVE_NIBBLES = 0x78787878 /* of the fields of an exponent less its base */
+};
 
 /* The codes of a half's block of positions. */
 typedef struct block_codes {
@@ -45,7 +49,7 @@ typedef struct block_codes {
     vec wide; /* 0xff in byte i of a dword where group i is 4-bit, else 0 */
 } block_codes;
 
-/* Nibbles' top bits; the rest of them; what moves a 4-bit code to the 3-bit one; the low nibbles of the fields. */
+/* The nibbles' top bits; what is added to 4-bit codes to give 3-bit ones; the low nibbles of the fields. */
 static inline vec top_bits(void)
 {
     return dwords(0x44444444);
@@ -211,8 +215,8 @@ static ALWAYS_INLINE void encode_block(gaac_part part, unsigned hv, unsigned blo
     vec packed[GAAC_MAX_HV][4], seen = split_words(part, 0, at, packed[0]);
     if (hv == 2)
         seen = or_bits(seen, split_words(part, 1, at, packed[1]));
-    if (__builtin_expect(has_bits(seen, 0x78787878), 0)) {
-        block_codes rare[GAAC_MAX_HV];
+    if (__builtin_expect(has_bits(seen, ABOVE_NIBBLES), 0)) {
+        block_codes rare[GAAC_MAX_HV]; /* apart, so that the codes themselves need no memory */
         for (unsigned h = 0; h < hv; h++)
             encode_outside(part, h, block, at, encoding, &rare[h]);
         codes[0] = rare[0];
