@@ -126,7 +126,8 @@ static ALWAYS_INLINE vec tag_bits(unsigned hv, const vec wide[], unsigned shift)
 static ALWAYS_INLINE void store_n(gaac_encoding *encoding, gaac_part part, unsigned hv, unsigned block, const vec n[],
                                   const vec wide[])
 {
-    uint32_t *words = &encoding->n[part][0][hv * block], *stored = &encoding->stored[part][0][hv * block];
+    const unsigned row = hv * block / GAAC_LANES, column = hv * block % GAAC_LANES;
+    uint32_t *words = &encoding->n[part][row][column], *stored = &encoding->stored[part][row][column];
     if (hv == 1) {
         store(words, n[0]);
         store(stored, wide[0]);
@@ -161,10 +162,10 @@ static inline uint8_t *append_n_bytes(uint8_t *out, uint64_t n, uint64_t stored)
     return out + _mm_popcnt_u64(stored) / 8;
 }
 
-static inline uint64_t pair_at(const uint32_t *words, unsigned pair)
+static inline uint64_t pair_at(const uint32_t words[GAAC_MAX_HV][GAAC_LANES], unsigned pair)
 {
     uint64_t both;
-    memcpy(&both, words + 2 * (size_t)pair, sizeof both);
+    memcpy(&both, (const uint8_t *)words + sizeof both * pair, sizeof both);
     return both;
 }
 
@@ -179,8 +180,8 @@ static ALWAYS_INLINE uint32_t order_n(unsigned hv, const gaac_encoding *encoding
             continue;
         }
         for (unsigned part = 0; part < 2; part++)
-            next = append_n_bytes(next, pair_at(encoding->n[part][0], lane_pairs[lane]),
-                                  pair_at(encoding->stored[part][0], lane_pairs[lane]));
+            next = append_n_bytes(next, pair_at(encoding->n[part], lane_pairs[lane]),
+                                  pair_at(encoding->stored[part], lane_pairs[lane]));
     }
     return (uint32_t)(next - order->n);
 }

@@ -160,9 +160,8 @@ static const _Alignas(64) uint32_t group_columns[32] = {G4(0, 0), G4(0, 1), G4(0
 /* Where the tags of positions in order, and of lanes in order, are among the dwords of both blocks, interleaved. */
 #define TAG16(c) (2 * ((c)&15) + ((c) >> 4))
 #define TAG8(c) (4 * ((c)&15) + ((c) >> 4))
-#define ROW(tag, p)                                                                                                    \
-    tag(COLUMN(p)), tag(COLUMN(p + 1)), tag(COLUMN(p + 2)), tag(COLUMN(p + 3)), tag(COLUMN(p + 4)),                    \
-        tag(COLUMN(p + 5)), tag(COLUMN(p + 6)), tag(COLUMN(p + 7))
+#define ROW4(tag, p) tag(COLUMN(p)), tag(COLUMN((p) + 1)), tag(COLUMN((p) + 2)), tag(COLUMN((p) + 3))
+#define ROW(tag, p) ROW4(tag, p), ROW4(tag, (p) + 4)
 #define LANE(tag, g) tag(C(g, 0)), tag(C(g, 1)), tag(C(g, 2)), tag(C(g, 3))
 #define LANES(tag)                                                                                                     \
     LANE(tag, 0), LANE(tag, 1), LANE(tag, 2), LANE(tag, 3), LANE(tag, 4), LANE(tag, 5), LANE(tag, 6), LANE(tag, 7)

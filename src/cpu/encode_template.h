@@ -216,12 +216,13 @@ static ALWAYS_INLINE void encode_block(gaac_part part, unsigned hv, unsigned blo
     if (hv == 2)
         seen = or_bits(seen, split_words(part, 1, at, packed[1]));
     if (__builtin_expect(has_bits(seen, ABOVE_NIBBLES), 0)) {
-        block_codes rare[GAAC_MAX_HV]; /* apart, so that the codes themselves need no memory */
-        for (unsigned h = 0; h < hv; h++)
-            encode_outside(part, h, block, at, encoding, &rare[h]);
-        codes[0] = rare[0];
-        if (hv == 2)
-            codes[1] = rare[1];
+        block_codes rare; /* apart, so that the codes themselves need no memory */
+        encode_outside(part, 0, block, at, encoding, &rare);
+        codes[0] = rare;
+        if (hv == 2) {
+            encode_outside(part, 1, block, at, encoding, &rare);
+            codes[1] = rare;
+        }
         return;
     }
     UNROLL
