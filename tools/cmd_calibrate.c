@@ -113,7 +113,7 @@ static int take_option(int option, calibrate_arguments *arguments)
 
 static int parse(int argc, char **argv, calibrate_arguments *arguments)
 {
-    *arguments = (calibrate_arguments){0};
+    *arguments = (calibrate_arguments){.model = "", .text = ""};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, ":m:f:o:c:t:h", long_options, NULL)) != -1;) {
         if (option == 'h') {
@@ -128,9 +128,9 @@ static int parse(int argc, char **argv, calibrate_arguments *arguments)
     }
     if (optind < argc)
         return tool_fail(TOOL_USAGE, "%s: what is this? name the model with -m and the text with -f", argv[optind]);
-    if (!arguments->model || !arguments->text)
+    if (*arguments->model == '\0' || *arguments->text == '\0')
         return tool_fail(TOOL_USAGE, "gaac calibrate needs %s",
-                         arguments->model ? "a text: -f text.txt" : "a model: -m model.gguf");
+                         *arguments->model != '\0' ? "a text: -f text.txt" : "a model: -m model.gguf");
     return TOOL_OK;
 }
 
