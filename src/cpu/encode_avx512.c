@@ -1,9 +1,10 @@
 /* Encoding with AVX-512: the vectors of encode_template.h. Vectors and column order are those of codec_avx512.c.
  *
- * A unit of K and V of 128 channels, 12% of its groups 4-bit and no exception, takes 1,710 instructions (gcc 12; clang
+ * A unit of K and V of 128 channels, 12% of its groups 4-bit and no exception, takes 1,680 instructions (gcc 12; clang
  * 14: 1,590), and in either about 1,010 of them are vector arithmetic. Of those a core with two ports for vectors of
- * 512 bits takes two a cycle: 505 cycles are the limit there. On a Xeon with AMX at 4.05 GHz it takes 610 to 630 from
- * the first-level cache, since what else an instruction needs (addresses, masks) waits for the same ports.
+ * 512 bits takes two a cycle: 505 cycles are the limit there. On a Xeon with AMX at 4.05 GHz it takes 600 to 640 from
+ * the first-level cache. A part of the rest are the 200 instructions on addresses and masks: they may take the same
+ * ports, and a loop of one of those beside each vector instruction ran a third slower than the vectors alone.
  *
  * By what they are for, of 16 positions of a half, 1 KiB of BF16:
  *   words and nibbles apart      48   (two shuffles, a rotation, two selections, a subtraction, each 128 bytes)
