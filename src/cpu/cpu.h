@@ -1,5 +1,7 @@
 /* The kernel tables of this process: one of codec kernels, one of attention kernels, chosen once from
- * the CPU's features (and GAAC_CPU, which can only lower the choice). No caller asks about the CPU. */
+ * the CPU's features (and GAAC_CPU, which can only choose another set that the CPU has). No caller asks about the CPU.
+ * The choice is the best set, but AVX512 where the best is AVX512BF16 and the CPU is not AMD's: its BF16 instructions
+ * are slow there. */
 #ifndef GAAC_CPU_CPU_H
 #define GAAC_CPU_CPU_H
 
@@ -21,8 +23,8 @@ typedef enum gaac_isa {
 } gaac_isa;
 
 /* What this machine can run, without the environment's cap. GAAC_ISA_C everywhere; AVX2 means AVX2, FMA, BMI2,
- * F16C; AVX512 means F, BW, VL, DQ, VBMI, VBMI2; AVX512BF16 adds BF16; AMX adds tiles of BF16. NEON means Advanced SIMD, NEONBF16 adds
- * FEAT_BF16. */
+ * F16C; AVX512 means F, BW, VL, DQ, VBMI, VBMI2; AVX512BF16 adds BF16; AMX adds tiles of BF16. NEON means Advanced
+ * SIMD, NEONBF16 adds FEAT_BF16. */
 bool gaac_isa_supported(gaac_isa isa);
 const char *gaac_isa_name(gaac_isa isa);
 
@@ -40,6 +42,7 @@ void gaac_codec_kernels_init_avx512(gaac_codec_kernels *kernels);
 void gaac_codec_kernels_init_neon(gaac_codec_kernels *kernels);
 void gaac_attention_kernels_init_avx2(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_avx512(gaac_attention_kernels *kernels);
+void gaac_attention_kernels_init_avx512bf16(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_amx(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_neon(gaac_attention_kernels *kernels);
 void gaac_attention_kernels_init_neonbf16(gaac_attention_kernels *kernels);

@@ -75,6 +75,19 @@ static gaac_isa find_isa(void)
     return GAAC_ISA_AMX;
 }
 
+/* Whether vdpbf16ps is worth having: Intel's cores start one every two cycles, and floats are faster there
+ * (attention_avx512bf16.c). */
+static bool has_fast_bf16(void)
+{
+    const leaf vendor = read_leaf(0, 0);
+    return vendor.ebx == signature_AMD_ebx && vendor.ecx == signature_AMD_ecx && vendor.edx == signature_AMD_edx;
+}
+
+static gaac_isa preferred(gaac_isa best)
+{
+    return best == GAAC_ISA_AVX512BF16 && !has_fast_bf16() ? GAAC_ISA_AVX512 : best;
+}
+
 static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
 {
     if (isa >= GAAC_ISA_AVX2)
@@ -89,7 +102,9 @@ static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
         gaac_attention_kernels_init_avx2(attention);
     if (isa >= GAAC_ISA_AVX512)
         gaac_attention_kernels_init_avx512(attention);
-    if (isa >= GAAC_ISA_AMX)
+    if (isa == GAAC_ISA_AVX512BF16)
+        gaac_attention_kernels_init_avx512bf16(attention);
+    if (isa >= GAAC_ISA_AMX) /* few rows take what is there: AVX512's kernels */
         gaac_attention_kernels_init_amx(attention);
 }
 
@@ -103,6 +118,11 @@ static gaac_isa find_isa(void)
     if ((getauxval(AT_HWCAP) & HWCAP_ASIMD) == 0)
         return GAAC_ISA_C;
     return getauxval(AT_HWCAP2) & HWCAP2_BF16 ? GAAC_ISA_NEONBF16 : GAAC_ISA_NEON;
+}
+
+static gaac_isa preferred(gaac_isa best)
+{
+    return best;
 }
 
 static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
@@ -126,6 +146,11 @@ static gaac_isa find_isa(void)
     return GAAC_ISA_C;
 }
 
+static gaac_isa preferred(gaac_isa best)
+{
+    return best;
+}
+
 static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
 {
     (void)isa;
@@ -144,7 +169,7 @@ static void raise_attention(gaac_isa isa, gaac_attention_kernels *attention)
 static struct {
     pthread_once_t once;
     gaac_isa machine; /* the best that the machine has */
-    gaac_isa chosen;  /* that, or what GAAC_CPU lowers it to */
+    gaac_isa chosen;  /* the fastest of those that it has, or what GAAC_CPU says */
     gaac_codec_kernels codec;
     gaac_attention_kernels attention;
 } cpu = {.once = PTHREAD_ONCE_INIT};
@@ -164,16 +189,16 @@ static bool contains(gaac_isa best, gaac_isa isa)
     return isa == GAAC_ISA_C || (isa >= lowest && isa <= best);
 }
 
-/* The set that GAAC_CPU names, if the machine has it. */
+/* The set that GAAC_CPU names, if the machine has it, else the fastest. */
 static gaac_isa capped(gaac_isa best)
 {
     const char *cap = getenv("GAAC_CPU");
     if (cap == NULL)
-        return best;
+        return preferred(best);
     for (unsigned isa = 0; isa < GAAC_ISA_COUNT; isa++)
         if (contains(best, (gaac_isa)isa) && strcmp(cap, isa_names[isa]) == 0)
             return (gaac_isa)isa;
-    return best;
+    return preferred(best);
 }
 
 static void fill_cache(void)
