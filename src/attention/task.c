@@ -167,7 +167,7 @@ static tile_place place_after(const task *t, tile_place at)
 static gaac_ahead look_ahead(const task *t, tile_place at, unsigned i)
 {
     if (at.from == NULL || i >= at.from->step.count)
-        return (gaac_ahead){NULL, 0};
+        return (gaac_ahead){(const uint8_t *)gaac_zero_tile, 0};
     return gaac_tile_ahead(t->call->layout, &at.from->view[i], t->place->first_head + at.head,
                            &t->call->layout->unit[at.unit], at.part);
 }

@@ -45,7 +45,8 @@ static inline const uint8_t *gaac_fetch(const uint8_t *at, unsigned lines)
 static inline void gaac_fetch_turn(const gaac_ahead *ahead, unsigned turn, unsigned turns)
 {
     const unsigned from = turn * ahead->lines / turns, to = (turn + 1) * ahead->lines / turns;
-    (void)gaac_fetch(ahead->at + (size_t)from * 64, to - from);
+    if (to > from) /* the address may be NULL where there are none */
+        (void)gaac_fetch(ahead->at + (size_t)from * 64, to - from);
 }
 
 /* Lines to fetch in each of `steps` steps. */
