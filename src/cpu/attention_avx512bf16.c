@@ -3,7 +3,7 @@
  *
  * For a line of 16 pairs and n rows, scores take n instructions of arithmetic and weights 2n, being split into two BF16
  * parts (pack_avx512bf16.h); floats take 2n and two to widen the line. So weights gain little, and scores half, where a
- * vdpbf16ps costs what a fused multiply-add does. That is what AMD documents of Zen 5; it has not been measured.
+ * vdpbf16ps costs what a fused multiply-add does, as on AMD's Zen 5 by what is known of it; that was not measured.
  * Intel's cores start one every two cycles and two multiply-adds a cycle: for four rows on a Granite Rapids scores are
  * 0.75 times as fast as with floats, weights 0.39 times, attention 0.73 times. There GAAC takes this set only when
  * asked to.
@@ -21,11 +21,6 @@ enum {
     STEP_PAIRS = GAAC_STEP_TOKENS / 2,
     TILE_ELEMENTS = GAAC_TILE_MAX_BYTES / 2
 };
-
-/* Tiles in line order. V's lie in each other's gaps, two by two. */
-typedef struct line_tiles {
-    _Alignas(64) uint16_t of[GAAC_STEP_TILES][TILE_ELEMENTS];
-} line_tiles;
 
 INLINE __m512 add_products(__m512 sum, __m512i lines, uint32_t pair)
 {
@@ -108,13 +103,13 @@ static void score_lines(unsigned fragments, const gaac_step_tiles *tiles, unsign
     score_blocks(true, MAX_ROWS, fragments, tiles, rows, q, q_stride, scores, accumulate);
 }
 
-static void k_to_lines(unsigned fragments, const gaac_step_tiles *tiles, line_tiles *copy)
+static void k_to_lines(unsigned fragments, const gaac_step_tiles *tiles, uint16_t *copy)
 {
     const unsigned pace = pace_of(tiles, fragments);
     for (unsigned pair = 0; pair < fragments * GAAC_FRAGMENT_CHANNELS / 2; pair++) {
         fetch_ahead(tiles, pace, pair);
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            _mm512_store_si512(copy->of[i] + (size_t)pair * GAAC_LINE_ELEMENTS,
+            _mm512_store_si512(copy + (size_t)i * TILE_ELEMENTS + (size_t)pair * GAAC_LINE_ELEMENTS,
                                load_k(false, tiles->tile[i], pair / 8, pair >> 1 & 3, pair & 1));
     }
 }
@@ -127,11 +122,11 @@ static void score_avx512bf16(unsigned fragments, const gaac_step_tiles *tiles, u
     } else if (rows < COPIED_ROWS) {
         score_blocks(false, DIRECT_ROWS, fragments, tiles, rows, q, q_stride, scores, accumulate);
     } else {
-        line_tiles copy;
+        _Alignas(64) uint16_t copy[GAAC_STEP_TILES * TILE_ELEMENTS];
         gaac_step_tiles lines = {.lines = true};
-        k_to_lines(fragments, tiles, &copy);
+        k_to_lines(fragments, tiles, copy);
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            lines.tile[i] = copy.of[i];
+            lines.tile[i] = copy + (size_t)i * TILE_ELEMENTS;
         score_lines(fragments, &lines, rows, q, q_stride, scores, accumulate);
     }
 }
@@ -227,19 +222,20 @@ static void weigh_lines(unsigned fragments, const gaac_step_tiles *tiles, unsign
     weigh_blocks(true, MAX_ROWS, fragments, tiles, rows, weights, factors, acc, acc_stride);
 }
 
-static uint16_t *v_copy(line_tiles *copy, unsigned i)
+/* Where a copy has tile i: V's tiles lie in each other's gaps, two by two. */
+static size_t v_place(unsigned i)
 {
-    return copy->of[i & ~1u] + (size_t)(i & 1) * GAAC_V_FRAGMENT_LINES / 2 * GAAC_LINE_ELEMENTS;
+    return (size_t)(i & ~1u) * TILE_ELEMENTS + (size_t)(i & 1) * GAAC_V_FRAGMENT_LINES / 2 * GAAC_LINE_ELEMENTS;
 }
 
-static void v_to_lines(unsigned fragments, const gaac_step_tiles *tiles, line_tiles *copy)
+static void v_to_lines(unsigned fragments, const gaac_step_tiles *tiles, uint16_t *copy)
 {
     const unsigned pace = pace_of(tiles, fragments);
     for (unsigned turn = 0; turn < 8 * fragments; turn++) {
         const unsigned f = turn / 8, t = turn & 3, half = turn >> 2 & 1;
         fetch_ahead(tiles, pace, turn);
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            _mm512_store_si512(v_copy(copy, i) + (size_t)(GAAC_V_FRAGMENT_LINES * f + turn % 8) * GAAC_LINE_ELEMENTS,
+            _mm512_store_si512(copy + v_place(i) + (size_t)(GAAC_V_FRAGMENT_LINES * f + turn % 8) * GAAC_LINE_ELEMENTS,
                                load_v(false, tiles->tile[i], f, t, half));
     }
 }
@@ -252,11 +248,11 @@ static void weigh_avx512bf16(unsigned fragments, const gaac_step_tiles *tiles, u
     } else if (rows < COPIED_ROWS) {
         weigh_blocks(false, DIRECT_ROWS, fragments, tiles, rows, weights, factors, acc, acc_stride);
     } else {
-        line_tiles copy;
+        _Alignas(64) uint16_t copy[GAAC_STEP_TILES * TILE_ELEMENTS];
         gaac_step_tiles lines = {.lines = true};
-        v_to_lines(fragments, tiles, &copy);
+        v_to_lines(fragments, tiles, copy);
         for (unsigned i = 0; i < GAAC_STEP_TILES; i++)
-            lines.tile[i] = v_copy(&copy, i);
+            lines.tile[i] = copy + v_place(i);
         weigh_lines(fragments, &lines, rows, weights, factors, acc, acc_stride);
     }
 }

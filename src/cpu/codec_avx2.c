@@ -6,6 +6,10 @@
  * sign-and-mantissa words wants, which holds two positions, one in each 128-bit lane, with four words each:
  * k & 3 = 0..3, so j and s run {j, j, j+1, j+1} and {0, 1, 0, 1}.
  *
+ * For 8 positions of 64 channels (512 bytes of BF16) that is about 132 instructions of vector arithmetic, 44 for the
+ * nibbles and 88 for the words. Intel's cores start three a cycle, 44 cycles; 51 are measured, 38 bytes a nanosecond at
+ * 3.8 GHz. Tags take another sixth: 8 instructions for two N words, whose places in the stream follow one another.
+ *
  * The correction is taken off T_j: where a group has 3 bits, the top bit of its nibbles is set, so nothing borrows. */
 #include "cpu/codec_avx2.h"
 #include "cpu/cpu.h"
