@@ -70,11 +70,4 @@ static ALWAYS_INLINE void store_pairs(uint8_t *pairs, __m256i first, __m256i sec
     store(pairs + 32, _mm256_unpackhi_epi32(a, b));
 }
 
-/* 0xff in byte i where bit i of the tag bits is set: the stored bytes of two N words. */
-static inline uint64_t stored_bytes(uint64_t bits)
-{
-    const uint64_t ones = _pdep_u64(bits, UINT64_C(0x0101010101010101));
-    return (ones << 8) - ones; /* times 255, without the one port that multiplies, deposits and counts */
-}
-
 #endif
