@@ -21,12 +21,13 @@ uint64_t gaac_crc64(uint64_t crc, const void *bytes, size_t size);
 /* Address space: reserve without memory behind it, commit (readable, writable, zero), give back (the
  * pages go, the range stays committed and reads as zero), release. Offsets and sizes are multiples of
  * the page size. reserve returns NULL and commit false when the system refuses. A range starts on a huge page's
- * boundary; prefer_huge asks for huge pages behind it, which the system may not have. */
+ * boundary; prefer_huge asks for huge pages behind it, which the system may not have, and avoid_huge for none. */
 enum { GAAC_HUGE_PAGE = 2 << 20 };
 size_t gaac_page_bytes(void);
 void *gaac_memory_reserve(size_t bytes);
 bool gaac_memory_commit(void *address, size_t bytes);
 void gaac_memory_prefer_huge(void *address, size_t bytes);
+void gaac_memory_avoid_huge(void *address, size_t bytes);
 void gaac_memory_give_back(void *address, size_t bytes);
 void gaac_memory_release(void *address, size_t bytes);
 

@@ -66,6 +66,16 @@ void gaac_memory_prefer_huge(void *address, size_t bytes)
 #endif
 }
 
+void gaac_memory_avoid_huge(void *address, size_t bytes)
+{
+#ifdef MADV_NOHUGEPAGE
+    (void)madvise(address, bytes, MADV_NOHUGEPAGE);
+#else
+    (void)address;
+    (void)bytes;
+#endif
+}
+
 bool gaac_memory_commit(void *address, size_t bytes)
 {
     return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;

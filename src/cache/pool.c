@@ -59,6 +59,13 @@ void gaac_budget_add_resident(gaac_budget *budget, uint64_t bytes)
         budget->peak = budget->resident;
 }
 
+static void prefer_huge(gaac_pool *pool)
+{
+    if (pool->committed_bytes > GAAC_SMALL_PAGES)
+        gaac_memory_prefer_huge(pool->base + GAAC_SMALL_PAGES, pool->committed_bytes - GAAC_SMALL_PAGES);
+    pool->avoids_huge = false;
+}
+
 static gaac_status commit_through(gaac_pool *pool, uint32_t unit, gaac_error *error)
 {
     const size_t end = ((size_t)unit + 1) * pool->unit_bytes;
@@ -67,9 +74,8 @@ static gaac_status commit_through(gaac_pool *pool, uint32_t unit, gaac_error *er
     const size_t target = round_up(end, GAAC_COMMIT_STEP);
     if (!gaac_memory_commit(pool->base + pool->committed_bytes, target - pool->committed_bytes))
         return gaac_fail(error, GAAC_ERROR_OUT_OF_MEMORY, "the system gave no more memory for the cache");
-    if (pool->committed_bytes >= GAAC_SMALL_PAGES)
-        gaac_memory_prefer_huge(pool->base + pool->committed_bytes, target - pool->committed_bytes);
     pool->committed_bytes = target;
+    prefer_huge(pool); /* a pool grows when no unit is free: there are no holes */
     return GAAC_OK;
 }
 
@@ -123,19 +129,30 @@ static void reset_pool(gaac_pool *pool)
     pool->budget->resident -= (uint64_t)resident * pool->unit_bytes;
     gaac_memory_give_back(pool->base, pool->committed_bytes);
     pool->touched = pool->warm_count = pool->cold_count = 0;
+    prefer_huge(pool);
+}
+
+/* Gives one unit's pages back. Until there are no holes any more the pool takes no new huge pages: the system joins
+ * small pages into huge ones in the background where they are welcome, and would fill the holes again. */
+static void give_back(gaac_pool *pool, uint32_t unit)
+{
+    if (!pool->avoids_huge)
+        gaac_memory_avoid_huge(pool->base, pool->committed_bytes);
+    pool->avoids_huge = true;
+    gaac_memory_give_back(gaac_pool_unit(pool, unit), pool->unit_bytes);
+    pool->cold[pool->cold_count++] = unit;
+    pool->budget->resident -= pool->unit_bytes;
 }
 
 void gaac_pool_give(gaac_pool *pool, uint32_t unit)
 {
     pool->used--;
     pool->budget->used -= pool->unit_bytes;
-    if (pool->warm_count < GAAC_WARM_UNITS || !whole_pages(pool)) {
+    if (pool->warm_count < GAAC_WARM_UNITS || !whole_pages(pool))
         pool->warm[pool->warm_count++] = unit;
-    } else {
-        gaac_memory_give_back(gaac_pool_unit(pool, unit), pool->unit_bytes);
-        pool->cold[pool->cold_count++] = unit;
-        pool->budget->resident -= pool->unit_bytes;
-    }
-    if (pool->used == 0 && pool->warm_count > GAAC_WARM_UNITS)
+    else
+        give_back(pool, unit);
+    if (pool->used == 0 &&
+        (pool->warm_count > GAAC_WARM_UNITS || (size_t)pool->touched * pool->unit_bytes > GAAC_SMALL_PAGES))
         reset_pool(pool);
 }

@@ -33,6 +33,7 @@ typedef struct gaac_pool {
     uint32_t *warm;    /* stack of free units that are resident */
     uint32_t *cold;    /* stack of free units whose pages went back */
     uint32_t warm_count, cold_count;
+    bool avoids_huge;   /* units' pages went back one by one */
     size_t stack_bytes; /* of warm, and of cold */
 } gaac_pool;
 
