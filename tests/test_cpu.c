@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +61,27 @@ static bool system_has(const char *const *flags)
     return true;
 }
 
+enum { ARCH_GET_XCOMP_PERM = 0x1022, ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+
+/* Whether a process has asked for tile registers that takes the set by that name. */
+static bool asks_for_tiles(const char *name)
+{
+    int status;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        unsigned long states = 0;
+        setenv("GAAC_CPU", name, 1);
+        (void)gaac_cpu_isa();
+        if (syscall(SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &states) != 0)
+            states = 0;
+        _exit((int)(states >> XTILEDATA & 1));
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status) != 0;
+}
+
 static gaac_isa system_isa(void)
 {
     static const char *const avx2[] = {"avx2", "fma", "bmi1", "bmi2", "f16c", "popcnt", "abm", NULL};
@@ -73,7 +95,19 @@ static gaac_isa system_isa(void)
         return GAAC_ISA_AVX2;
     if (!system_has(bf16))
         return GAAC_ISA_AVX512;
-    return system_has(amx) ? GAAC_ISA_AMX : GAAC_ISA_AVX512BF16;
+    return system_has(amx) && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0 ? GAAC_ISA_AMX
+                                                                                           : GAAC_ISA_AVX512BF16;
+}
+
+/* The permission that AMX needs costs its process larger signal stacks. Runs first: a process passes its own on. */
+static void only_amx_asks_for_tiles(void **state)
+{
+    (void)state;
+    assert_false(asks_for_tiles("c"));
+    assert_false(asks_for_tiles("avx2"));
+    assert_false(asks_for_tiles("avx512"));
+    const bool asked = asks_for_tiles("amx");
+    assert_int_equal(asked, system_isa() == GAAC_ISA_AMX);
 }
 
 /* BF16 without tiles is for AMD's CPUs. */
@@ -157,6 +191,9 @@ static void support_is_that_of_the_family(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#if !defined(__aarch64__)
+        cmocka_unit_test(only_amx_asks_for_tiles), /* first: the others ask */
+#endif
         cmocka_unit_test(choice_is_the_fastest_of_the_machine),
         cmocka_unit_test(environment_takes_what_the_machine_has),
         cmocka_unit_test(support_is_that_of_the_family), /* last: it makes this process's own choice */

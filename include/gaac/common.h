@@ -56,7 +56,10 @@ GAAC_API const char *gaac_version(void);
 
 /* The instruction set that the kernels of this process use: "c"; on x86-64 "avx2", "avx512", "avx512bf16" or
  * "amx"; on 64-bit Arm "neon" or "neonbf16". Decided once from the CPU and, if set, the environment variable
- * GAAC_CPU (which can only lower it; any other value is ignored here and refused by the tools). Thread-safe. */
+ * GAAC_CPU (which can only lower it; any other value is ignored here and refused by the tools). "amx" asks Linux
+ * for the tile registers, after which stacks for signals (sigaltstack) need about 12 KiB in this process; where one is
+ * smaller already, or the system refuses, the set below is taken. Attention leaves a thread's tile configuration as
+ * it was, not the contents. Thread-safe. */
 GAAC_API const char *gaac_cpu_isa(void);
 
 /* Memory hook. allocate returns at least `bytes` bytes aligned to `alignment` (a power of two of at

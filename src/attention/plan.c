@@ -45,9 +45,9 @@ static uint32_t choose_splits(uint64_t groups, uint64_t steps, unsigned workers)
     if (workers <= 1 || groups >= (uint64_t)TASKS_A_WORKER * workers)
         return 1;
     uint64_t splits = divide_up((uint64_t)TASKS_A_WORKER * workers, groups);
-    while (groups * splits % workers != 0) /* at most `workers` times: then splits is a multiple */
-        splits++;
     const uint64_t most = most_splits(steps);
+    while (splits < most && groups * splits % workers != 0)
+        splits++;
     return (uint32_t)(splits < most ? splits : most);
 }
 

@@ -9,7 +9,7 @@
  * once each; summing n terms adds n u to each, and rescaling once a step of 64 cells 2 u. Kernels may take weights
  * for a little less than they are (gaac_attention_kernels.weight_error, up to 2^-16), and subnormal numbers for
  * zero. Together
- *   |out - exact| <= (2 max delta + 2^-21 + 2^-16 + 3 n u + 32 u) * sum(w |v|) / sum(w) + 2^-126. */
+ *   |out - exact| <= (2 max delta + 2^-21 + 2^-16 + 3 n u + 32 u) * sum(w |v|) / sum(w) + (n + 1) 2^-126. */
 #include "attention/attention.h"
 #include "attention/kernels.h"
 #include "base/base.h"
@@ -104,7 +104,7 @@ static void attend(const reference *r, uint32_t token, uint32_t head, float *out
         if (tolerance != NULL)
             tolerance[i] =
                 (float)((2 * error + 0x1p-21 + 0x1p-16 + (3 * count + 32) * U) * (sum == 0 ? 0 : r->size[i] / sum) +
-                        0x1p-126);
+                        (double)(count + 1) * 0x1p-126);
     }
 }
 

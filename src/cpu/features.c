@@ -70,9 +70,16 @@ static gaac_isa find_isa(void)
         return GAAC_ISA_AVX2;
     if (!has_bits(more.eax, bit_AVX512BF16))
         return GAAC_ISA_AVX512;
-    if (!has_bits(features.edx, AMX_BF16 | AMX_TILE) || !has_bits(states, TILES) || !may_use_tiles())
+    if (!has_bits(features.edx, AMX_BF16 | AMX_TILE) || !has_bits(states, TILES))
         return GAAC_ISA_AVX512BF16;
     return GAAC_ISA_AMX;
+}
+
+/* What the process may run of what the machine has. Asks the system where it wants to be asked, so only for a set that
+ * is wanted: a process that may use tiles needs larger stacks for signals. */
+static gaac_isa permitted(gaac_isa isa)
+{
+    return isa == GAAC_ISA_AMX && !may_use_tiles() ? GAAC_ISA_AVX512BF16 : isa;
 }
 
 /* Whether vdpbf16ps is worth having: Intel's cores start one every two cycles, and floats are faster there
@@ -125,6 +132,11 @@ static gaac_isa preferred(gaac_isa best)
     return best;
 }
 
+static gaac_isa permitted(gaac_isa isa)
+{
+    return isa;
+}
+
 static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
 {
     if (isa >= GAAC_ISA_NEON)
@@ -149,6 +161,11 @@ static gaac_isa find_isa(void)
 static gaac_isa preferred(gaac_isa best)
 {
     return best;
+}
+
+static gaac_isa permitted(gaac_isa isa)
+{
+    return isa;
 }
 
 static void raise_codec(gaac_isa isa, gaac_codec_kernels *codec)
@@ -205,13 +222,18 @@ static void fill_cache(void)
 {
     cpu.machine = find_isa();
     cpu.chosen = capped(cpu.machine);
+    const gaac_isa may = permitted(cpu.chosen);
+    if (may != cpu.chosen) {
+        cpu.machine = may;
+        cpu.chosen = preferred(may);
+    }
     gaac_cpu_tables(cpu.chosen, &cpu.codec, &cpu.attention);
 }
 
 bool gaac_isa_supported(gaac_isa isa)
 {
     pthread_once(&cpu.once, fill_cache);
-    return contains(cpu.machine, isa);
+    return contains(cpu.machine, isa) && permitted(isa) == isa;
 }
 
 const char *gaac_isa_name(gaac_isa isa)
