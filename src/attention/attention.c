@@ -152,18 +152,6 @@ static void work(void *context, unsigned worker)
     }
 }
 
-/* Calls so small that one worker is done before others have begun: up to this many bytes of KV, times a fourth of the
- * rows that share them. */
-enum { SMALL_CALL_BYTES = 96 << 10 };
-
-static bool is_small(const gaac_layout *layout, const gaac_attention_args *args)
-{
-    const gaac_shape *shape = &layout->shape;
-    const uint64_t bytes = 2 * args->cells * shape->kv_heads * ((uint64_t)shape->head_dim_k + shape->head_dim_v);
-    const uint64_t rows = (uint64_t)args->query_tokens * (args->query_heads / shape->kv_heads);
-    return args->cells <= SMALL_CALL_BYTES && bytes * ((rows + 3) / 4) <= SMALL_CALL_BYTES;
-}
-
 gaac_status gaac_attention_with(const gaac_codec_kernels *codec_kernels, const gaac_attention_kernels *kernels,
                                 const gaac_cache *cache, const gaac_attention_args *args, const gaac_executor *executor,
                                 gaac_error *error)
@@ -175,8 +163,6 @@ gaac_status gaac_attention_with(const gaac_codec_kernels *codec_kernels, const g
     unsigned workers = executor != NULL && executor->workers > 1 ? executor->workers : 1;
     run r = {.call = {cache, gaac_cache_layout(cache, args->layer), args, codec_kernels, kernels, {0}},
              .allocator = gaac_cache_allocator(cache)};
-    if (is_small(r.call.layout, args))
-        workers = 1;
     gaac_plan_init(&r.call.plan, args, &r.call.layout->shape, workers);
     workers = workers < r.call.plan.tasks ? workers : (unsigned)r.call.plan.tasks;
     if (!allocate(&r, workers))
