@@ -15,6 +15,7 @@
  * made from what the buffer holds, and not looked at. */
 #include "cpu/attention_avx512.h"
 #include "cpu/cpu.h"
+#include "cpu/pack_avx512bf16.h"
 
 #include <string.h>
 
@@ -129,18 +130,6 @@ INLINE void gather_k(unsigned fragments, unsigned chunk, unsigned pace, const ga
     }
 }
 
-/* Rows of q as BF16, [row][chunk][32]; the channels that the last chunk lacks are zero. */
-INLINE void pack_q(unsigned rows, unsigned fragments, const float *q, size_t q_stride, uint16_t packed[][MAX_CHANNELS])
-{
-    for (unsigned r = 0; r < rows; r++, q += q_stride) {
-        for (unsigned f = 0; f < fragments; f += 2) {
-            const __m512 low = _mm512_loadu_ps(q + f * VECTOR);
-            const __m512 high = f + 1 < fragments ? _mm512_loadu_ps(q + (f + 1) * VECTOR) : _mm512_setzero_ps();
-            _mm512_store_si512(&packed[r][f * VECTOR], (__m512i)_mm512_cvtne2ps_pbh(high, low));
-        }
-    }
-}
-
 INLINE void scores_to_sums(unsigned rows, const float *scores, sum_tile sums[GAAC_STEP_TILES])
 {
     for (unsigned r = 0; r < rows; r++) {
@@ -161,7 +150,7 @@ static void score_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
                       float *scores, bool accumulate)
 {
     _Alignas(64) pair_tile k[MAX_CHUNKS][GAAC_STEP_TILES];
-    _Alignas(64) uint16_t packed[TILE_ROWS][MAX_CHANNELS];
+    _Alignas(64) uint32_t packed[TILE_ROWS][MAX_CHANNELS / 2];
     _Alignas(64) sum_tile sums[GAAC_STEP_TILES];
     const unsigned chunks = (fragments + 1) / 2;
     const unsigned pace = pace_of(tiles, fragments);
@@ -169,7 +158,8 @@ static void score_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
     const unsigned kept = rows <= TILE_ROWS ? 2 : MAX_CHUNKS;
     for (unsigned first = 0; first < rows; first += TILE_ROWS) {
         const unsigned n = rows - first < TILE_ROWS ? rows - first : TILE_ROWS;
-        pack_q(n, fragments, q + first * q_stride, q_stride, packed);
+        for (unsigned r = 0; r < n; r++)
+            pack_row(fragments, q + (first + r) * q_stride, packed[r]);
         if (accumulate) {
             scores_to_sums(n, scores + (size_t)first * GAAC_STEP_TOKENS, sums);
             load_sums(sums);
@@ -191,7 +181,7 @@ static void score_amx(unsigned fragments, const gaac_step_tiles *tiles, unsigned
                     gather_k(fragments, chunk + 1, pace, tiles, k[(chunk + 1) % kept]);
             }
             BARRIER();
-            _tile_loadd(4, &packed[0][chunk * TILE_DEPTH], sizeof packed[0]);
+            _tile_loadd(4, &packed[0][chunk * TILE_DEPTH / 2], sizeof packed[0]);
             multiply(lines);
         }
         store_sums(sums);
@@ -214,21 +204,6 @@ INLINE void gather_v(unsigned n, unsigned f, unsigned chunk, unsigned pace, cons
         for (unsigned i = 0; i < n; i++)
             _mm512_store_si512(out[i][line], gather(tile, f + i, t, places));
     }
-}
-
-/* Two parts of 32 weights as BF16: their leading bits, cut off, and what is left. */
-INLINE void split_weights(const float *weights, __m512i *leading, __m512i *rest)
-{
-    const __m512i cut = _mm512_set1_epi32((int32_t)0xffff0000);
-    const __m512 low = _mm512_load_ps(weights), high = _mm512_load_ps(weights + VECTOR);
-    const __m512 low_cut = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(low), cut));
-    const __m512 high_cut = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(high), cut));
-    const __m512i r = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(high, high_cut), _mm512_sub_ps(low, low_cut));
-    *leading = (__m512i)_mm512_cvtne2ps_pbh(high_cut, low_cut);
-    const __mmask32 zero = _mm512_testn_epi16_mask(r, _mm512_set1_epi16(0x7fff)) &
-                           _mm512_test_epi16_mask(*leading, _mm512_set1_epi16(0x7fff));
-    const __m512i sign = _mm512_and_si512(*leading, _mm512_set1_epi16((int16_t)0x8000));
-    *rest = _mm512_mask_mov_epi16(r, zero, _mm512_or_si512(sign, _mm512_set1_epi16(0x0080)));
 }
 
 /* Weights of up to 8 rows: [chunk][row, then row's rest][32]. */
