@@ -11,7 +11,7 @@ static const char help[] =
     "gaac - run language models on a losslessly compressed KV cache\n"
     "\n"
     "Examples:\n"
-    "  gaac exec -- llama-server -m model.gguf -c 32768   stock llama.cpp, 28% less KV memory, same output\n"
+    "  gaac exec -- llama-server -m model.gguf -c 32768   stock llama.cpp, 28% less KV memory, lossless\n"
     "  gaac calibrate -m model.gguf -f text.txt           measure the model's exponents once: a profile\n"
     "  gaac exec --profile model.gaac.safetensors -- llama-cli -m model.gguf\n"
     "  gaac inspect model.gaac.safetensors                what a profile (or a KV dump, .npy) holds\n"

@@ -126,10 +126,12 @@ def take_turns(runs, kind, turn, total):
 
 def prefill(runs, arguments, prompt):
     """Every run through the whole prompt. Returns whether the stock runs' part was kept from before."""
-    stamps = sorted((arguments.stock.resolve()).glob("gaac-stamp-*"))
+    # What was built, without the list of targets: more programs beside them leave the libraries as they are.
+    stamps = [stamp.read_text(encoding="utf-8").split(": ")[0]
+              for stamp in sorted(arguments.stock.resolve().glob("gaac-stamp-*"))]
     key = hashlib.sha256(prompt.read_bytes())
     key.update(repr((arguments.prompt_tokens, arguments.generate, arguments.threads, arguments.model.stat().st_size,
-                     str(arguments.stock.resolve()), stamps and stamps[0].read_text(encoding="utf-8"))).encode())
+                     str(arguments.stock.resolve()), stamps and stamps[0])).encode())
     kept = arguments.work / f"prefill-{key.hexdigest()[:16]}.kept"
     stock = [run for run in runs if CONFIGURATIONS[run.name][2] == "cpu"]
     waiting = [run for run in stock if arguments.fresh or not run.restore_prefill(kept)]
@@ -274,6 +276,16 @@ def parse_arguments():
     return arguments
 
 
+def busy_cores(seconds=1.5):
+    """Cores that other programs use just now. (The load average would count the build that came before.)"""
+    def used():
+        fields = [int(word) for word in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields) - fields[3] - fields[4]  # all but idle and waiting for a disk
+    before = used()
+    time.sleep(seconds)
+    return (used() - before) / os.sysconf("SC_CLK_TCK") / seconds
+
+
 def main():
     arguments = parse_arguments()
     start = time.monotonic()
@@ -281,9 +293,9 @@ def main():
     prompt = arguments.work / "prompt.txt"
     prompt.write_text(prompt_text(arguments), encoding="utf-8")
     # Two threads that wait for each other stand still when a third wants a core: times are then worthless.
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"demo: the machine is busy (load {load:.1f}): expect times that say little", file=sys.stderr)
+    load = busy_cores()
+    if load > 0.3:
+        print(f"demo: other programs use {load:.1f} cores: expect times that say little", file=sys.stderr)
     runs = [Run(name, arguments, prompt) for name in arguments.only]
     kept = prefill(runs, arguments, prompt)
     take_turns(runs, "decode", DECODE_TURN, arguments.generate)

@@ -83,7 +83,9 @@ static void note_peak_locked(void)
     snapshot now = {0};
     for (const kv_store *store = state.stores; store; store = store->next)
         add_store(&now, store);
-    if (now.bytes_bf16 > state.peak.bytes_bf16)
+    /* as many bytes hold more cells until the next block is opened */
+    if (now.bytes_bf16 > state.peak.bytes_bf16 ||
+        (now.bytes_bf16 == state.peak.bytes_bf16 && now.cells >= state.peak.cells))
         state.peak = now;
 }
 
