@@ -36,12 +36,13 @@ PYTHON
 files=$(wc -l <build/lint/files.txt)
 [ "$files" -gt 0 ] || { echo "lint.sh: $tree compiles no file of this repository" >&2; exit 1; }
 
-# abi_check.c refuses hosts that it does not know, and cppcheck sees no host's headers.
+# abi_check.c refuses hosts that it does not know, and cppcheck sees no host's headers. ctuuninitvar takes the address of
+# an output parameter's array for a use of what it holds.
 echo "cppcheck: $files files"
 mkdir -p build/lint/cppcheck
 cppcheck --quiet --project=build/lint/compile_commands.json --cppcheck-build-dir=build/lint/cppcheck -j "$jobs" \
     --enable=warning,performance,portability --std=c11 --inline-suppr --error-exitcode=1 \
-    --suppress=missingIncludeSystem --suppress='preprocessorErrorDirective:*abi_check.c' \
+    --suppress=missingIncludeSystem --suppress=ctuuninitvar --suppress='preprocessorErrorDirective:*abi_check.c' \
     --suppress='*:*/build/deps/*' || status=1
 
 echo "clang-tidy: $files files"

@@ -171,7 +171,6 @@ static inline uint64_t pair_at(const uint32_t words[GAAC_MAX_HV][GAAC_LANES], un
 
 static ALWAYS_INLINE uint32_t order_n(unsigned hv, const gaac_encoding *encoding, unit_order *order)
 {
-    /* cppcheck-suppress ctuuninitvar; order is what is written here */
     uint8_t *next = order->n;
     for (unsigned lane = 0; lane < GAAC_LANES; lane++) {
         if (hv == 1) {
