@@ -41,18 +41,14 @@ static inline const uint8_t *gaac_fetch(const uint8_t *at, unsigned lines)
     return at;
 }
 
-/* Starts to fetch the lines of turn number `turn` of `turns`: all are fetched once all had their turn. */
+/* Starts to fetch the lines of turn number `turn` of `turns`: all are fetched once all had their turn. ahead may be
+ * NULL. */
 static inline void gaac_fetch_turn(const gaac_ahead *ahead, unsigned turn, unsigned turns)
 {
+    if (ahead == NULL || ahead->lines == 0)
+        return;
     const unsigned from = turn * ahead->lines / turns, to = (turn + 1) * ahead->lines / turns;
-    if (to > from) /* the address may be NULL where there are none */
-        (void)gaac_fetch(ahead->at + (size_t)from * 64, to - from);
-}
-
-/* Lines to fetch in each of `steps` steps. */
-static inline unsigned gaac_ahead_share(const gaac_ahead *ahead, unsigned steps)
-{
-    return ahead != NULL ? (ahead->lines + steps - 1) / steps : 0;
+    (void)gaac_fetch(ahead->at + (size_t)from * 64, to - from);
 }
 
 /* Decodes one part (K or V, as the function is named) into fragment order (hv * 2048 bytes, 64-byte

@@ -13,6 +13,7 @@
  * The correction is taken off T_j: where a group has 3 bits, the top bit of its nibbles is set, so nothing borrows. */
 #include "cpu/codec_avx2.h"
 #include "cpu/cpu.h"
+#include "cpu/decoder.h"
 
 #include <string.h>
 
@@ -222,9 +223,8 @@ static ALWAYS_INLINE void decode_words(gaac_part part, const uint8_t *words, con
 static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
                                       gaac_base_words bases, uint16_t *fragments, const gaac_ahead *ahead)
 {
-    const gaac_ahead fetched = ahead != NULL ? *ahead : (gaac_ahead){NULL, 0};
     nibble_rows rows;
-    make_nibbles(part, hv, fixed, tags, &fetched, &rows);
+    make_nibbles(part, hv, fixed, tags, ahead, &rows);
     for (unsigned h = 0; h < hv; h++) {
         for (unsigned position = 0; position < GAAC_LANES; position += 2) {
             const float *row = (const float *)(const void *)rows.t[h][position];
@@ -238,23 +238,8 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
     }
 }
 
-static void decode_k(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments, const gaac_ahead *ahead)
-{
-    if (hv == 2)
-        decode_part(GAAC_K, 2, fixed, tags, bases, fragments, ahead);
-    else
-        decode_part(GAAC_K, 1, fixed, tags, bases, fragments, ahead);
-}
-
-static void decode_v(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments, const gaac_ahead *ahead)
-{
-    if (hv == 2)
-        decode_part(GAAC_V, 2, fixed, tags, bases, fragments, ahead);
-    else
-        decode_part(GAAC_V, 1, fixed, tags, bases, fragments, ahead);
-}
+DECODER(decode_k, GAAC_K)
+DECODER(decode_v, GAAC_V)
 
 void gaac_codec_kernels_init_avx2(gaac_codec_kernels *kernels)
 {

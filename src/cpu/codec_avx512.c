@@ -7,6 +7,7 @@
  * transposition inside the 128-bit lanes of four such vectors leaves position 4q + l at dword 4l + q. */
 #include "cpu/codec_avx512.h"
 #include "cpu/cpu.h"
+#include "cpu/decoder.h"
 #include "cpu/lines_avx512.h"
 
 /* Position of lane 4g + t. */
@@ -213,10 +214,9 @@ static ALWAYS_INLINE void decode_part(gaac_part part, tile_order order, unsigned
                                       const gaac_unit_tags *tags, gaac_base_words bases, uint16_t *out,
                                       const gaac_ahead *ahead)
 {
-    const gaac_ahead fetched = ahead != NULL ? *ahead : (gaac_ahead){NULL, 0};
     for (unsigned block = 0; block < GAAC_LANES; block += 16) {
         __m512i c[GAAC_MAX_HV][3];
-        gaac_fetch_turn(&fetched, block / 16, GAAC_LANES / 16);
+        gaac_fetch_turn(ahead, block / 16, GAAC_LANES / 16);
         load_codes(hv, fixed, block, c);
         for (unsigned h = 0; h < hv; h++) {
             __m512i t[4];
@@ -245,15 +245,6 @@ static ALWAYS_INLINE void decode_part(gaac_part part, tile_order order, unsigned
     }
 }
 
-#define DECODER(name, part, order)                                                                                     \
-    static void name(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,             \
-                     uint16_t *out, const gaac_ahead *ahead)                                                           \
-    {                                                                                                                  \
-        if (hv == 2)                                                                                                   \
-            decode_part(part, order, 2, fixed, tags, bases, out, ahead);                                               \
-        else                                                                                                           \
-            decode_part(part, order, 1, fixed, tags, bases, out, ahead);                                               \
-    }
 DECODER(decode_k, GAAC_K, FRAGMENTS)
 DECODER(decode_v, GAAC_V, FRAGMENTS)
 DECODER(decode_k_lines, GAAC_K, LINES)

@@ -11,6 +11,7 @@
  * in all. */
 #include "cpu/codec_neon.h"
 #include "cpu/cpu.h"
+#include "cpu/decoder.h"
 
 #include <string.h>
 
@@ -180,14 +181,12 @@ static ALWAYS_INLINE void decode_words(gaac_part part, uint32x4_t w, uint32x4_t 
 static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags,
                                       gaac_base_words bases, uint16_t *fragments, const gaac_ahead *ahead)
 {
-    const unsigned share = gaac_ahead_share(ahead, GAAC_LANES / VECTOR_POSITIONS * hv);
-    const uint8_t *next = ahead != NULL ? ahead->at : NULL;
     for (unsigned block = 0; block < GAAC_LANES; block += VECTOR_POSITIONS) {
         uint32x4_t c[GAAC_MAX_HV][3];
         load_codes(hv, fixed, block, c);
         UNROLL
         for (unsigned h = 0; h < hv; h++) {
-            next = gaac_fetch(next, share);
+            gaac_fetch_turn(ahead, block / VECTOR_POSITIONS * hv + h, GAAC_LANES / VECTOR_POSITIONS * hv);
             uint32x4_t nibbles[8];
             nibble_words(c[h], load(&tags->n[part][h][block]), load(&tags->correction[part][h][block]), nibbles);
             for (unsigned pair = 0; pair < 2; pair++) {
@@ -203,23 +202,8 @@ static ALWAYS_INLINE void decode_part(gaac_part part, unsigned hv, const uint8_t
     }
 }
 
-static void decode_k(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments, const gaac_ahead *ahead)
-{
-    if (hv == 2)
-        decode_part(GAAC_K, 2, fixed, tags, bases, fragments, ahead);
-    else
-        decode_part(GAAC_K, 1, fixed, tags, bases, fragments, ahead);
-}
-
-static void decode_v(unsigned hv, const uint8_t *fixed, const gaac_unit_tags *tags, gaac_base_words bases,
-                     uint16_t *fragments, const gaac_ahead *ahead)
-{
-    if (hv == 2)
-        decode_part(GAAC_V, 2, fixed, tags, bases, fragments, ahead);
-    else
-        decode_part(GAAC_V, 1, fixed, tags, bases, fragments, ahead);
-}
+DECODER(decode_k, GAAC_K)
+DECODER(decode_v, GAAC_V)
 
 void gaac_codec_kernels_init_neon(gaac_codec_kernels *kernels)
 {
