@@ -5,6 +5,13 @@
 
 #include "gaac/common.h"
 
+/* CUDA kernels use the functions below too. */
+#ifdef __CUDACC__
+#define GAAC_FORMAT_INLINE static inline __host__ __device__
+#else
+#define GAAC_FORMAT_INLINE static inline
+#endif
+
 enum {
     GAAC_LANES = 32,             /* positions of every stream: a warp's lanes, permuted */
     GAAC_HALF_CHANNELS = 64,     /* channels of a half */
@@ -66,19 +73,19 @@ enum {
     GAAC_ENTRY_LENGTH_SHIFT = 12,   /* 8 bits: length / 16 */
     GAAC_ENTRY_EXCEPTION_SHIFT = 20 /* 4 bits: K half 0, K half 1, V half 0, V half 1 */
 };
-static inline uint32_t gaac_entry_make(uint32_t offset, uint32_t length, uint32_t exceptions)
+GAAC_FORMAT_INLINE uint32_t gaac_entry_make(uint32_t offset, uint32_t length, uint32_t exceptions)
 {
     return offset / 16 | (length / 16) << GAAC_ENTRY_LENGTH_SHIFT | exceptions << GAAC_ENTRY_EXCEPTION_SHIFT;
 }
-static inline uint32_t gaac_entry_offset(uint32_t entry)
+GAAC_FORMAT_INLINE uint32_t gaac_entry_offset(uint32_t entry)
 {
     return (entry & 0xfff) * 16;
 }
-static inline uint32_t gaac_entry_length(uint32_t entry)
+GAAC_FORMAT_INLINE uint32_t gaac_entry_length(uint32_t entry)
 {
     return (entry >> GAAC_ENTRY_LENGTH_SHIFT & 0xff) * 16;
 }
-static inline uint32_t gaac_entry_exceptions(uint32_t entry)
+GAAC_FORMAT_INLINE uint32_t gaac_entry_exceptions(uint32_t entry)
 {
     return entry >> GAAC_ENTRY_EXCEPTION_SHIFT & 0xf;
 }
@@ -88,31 +95,31 @@ static inline uint32_t gaac_entry_exceptions(uint32_t entry)
  * of a unit holds four registers a lane, a0..a3, as mma.m16n8k16 wants its A operand. */
 
 /* Position of lane (g, t) in every stream: four consecutive positions share t. */
-static inline unsigned gaac_position(unsigned g, unsigned t)
+GAAC_FORMAT_INLINE unsigned gaac_position(unsigned g, unsigned t)
 {
     return 8 * t + (g ^ 2 * t);
 }
 
 /* Element index (BF16) of register r, half hi of fragment f at lane (g, t), in fragment order. */
-static inline unsigned gaac_fragment_index(unsigned f, unsigned g, unsigned t, unsigned r, unsigned hi)
+GAAC_FORMAT_INLINE unsigned gaac_fragment_index(unsigned f, unsigned g, unsigned t, unsigned r, unsigned hi)
 {
     return f * GAAC_FRAGMENT_ELEMENTS + gaac_position(g, t) * 8 + r * 2 + hi;
 }
 
 /* Register of a fragment that holds register pair member b (A 0, B 1) of word (j, s). */
-static inline unsigned gaac_word_register(gaac_part part, unsigned s, unsigned b)
+GAAC_FORMAT_INLINE unsigned gaac_word_register(gaac_part part, unsigned s, unsigned b)
 {
     return part == GAAC_K ? s + 2 * b : 2 * s + b;
 }
 
 /* Where element (token, channel of the unit) of a unit with `fragments` fragments lies. */
-static inline unsigned gaac_k_index(unsigned fragments, unsigned token, unsigned channel)
+GAAC_FORMAT_INLINE unsigned gaac_k_index(unsigned fragments, unsigned token, unsigned channel)
 {
     /* K: token g + 8s, channel 4F t + 4f + (A.lo 0, A.hi 1, B.lo 2, B.hi 3); register s + 2B */
     unsigned t = channel / (4 * fragments), f = channel / 4 % fragments, b = channel >> 1 & 1, hi = channel & 1;
     return gaac_fragment_index(f, token & 7, t, (token >> 3) + 2 * b, hi);
 }
-static inline unsigned gaac_v_index(unsigned fragments, unsigned token, unsigned channel)
+GAAC_FORMAT_INLINE unsigned gaac_v_index(unsigned fragments, unsigned token, unsigned channel)
 {
     /* V: channel 2F g + 2f + (A 0, B 1), token 2t + 8s + (lo 0, hi 1); register 2s + B */
     unsigned g = channel / (2 * fragments), f = channel / 2 % fragments, b = channel & 1;
@@ -122,12 +129,12 @@ static inline unsigned gaac_v_index(unsigned fragments, unsigned token, unsigned
 /* ---- coded unit ----------------------------------------------------------------------------- */
 
 /* Of half h, register pair (word) k = 2j + s: fragment 4h + j. */
-static inline unsigned gaac_word_offset(unsigned h, unsigned k, unsigned position)
+GAAC_FORMAT_INLINE unsigned gaac_word_offset(unsigned h, unsigned k, unsigned position)
 {
     return h * GAAC_WORD_BYTES + (k >> 2) * 512 + position * 16 + (k & 3) * 4;
 }
 /* Code word C_i (i = 0..2) of half h, from the start of the part. */
-static inline unsigned gaac_code_offset(unsigned hv, unsigned h, unsigned i, unsigned position)
+GAAC_FORMAT_INLINE unsigned gaac_code_offset(unsigned hv, unsigned h, unsigned i, unsigned position)
 {
     const unsigned codes = GAAC_WORD_BYTES * hv;
     if (hv == 1)
@@ -138,15 +145,15 @@ static inline unsigned gaac_code_offset(unsigned hv, unsigned h, unsigned i, uns
 
 /* Nested windows: the 4-bit window is [b4, b4 + 15]; the 3-bit one [b4 + k, b4 + k + 7] with k = 7,
  * or 6 in the field that wraps round bit 31 (B.hi), whose b4 must be even. */
-static inline bool gaac_k_wraps(unsigned channel)
+GAAC_FORMAT_INLINE bool gaac_k_wraps(unsigned channel)
 {
     return (channel & 3) == 3;
 }
-static inline bool gaac_v_wraps(unsigned token, unsigned channel)
+GAAC_FORMAT_INLINE bool gaac_v_wraps(unsigned token, unsigned channel)
 {
     return (token & 1) && (channel & 1);
 }
-static inline unsigned gaac_window_shift(bool wraps)
+GAAC_FORMAT_INLINE unsigned gaac_window_shift(bool wraps)
 {
     return wraps ? 6 : 7;
 }
