@@ -4,6 +4,7 @@
 #   make           build the library, the command and the plug-in (build/release)
 #   make test      install what is missing, build, run all tests, the sanitizers and the linters
 #   make test-arm  64-bit Arm: build with a cross compiler, run the unit tests under qemu (make test does it too)
+#   make cuda-device  GPU tests to carry to a machine with a GPU of compute capability 9.0 (build/cuda-device)
 #   make demo      stock llama.cpp with and without GAAC, side by side (FRESH=1: keep nothing)
 #   make fuzz      fuzz what reads untrusted bytes, each target TIME=120 seconds (FUZZ="slot gguf": only these)
 #   make lint      clang-format, cppcheck, clang-tidy
@@ -14,7 +15,7 @@
 #   make clean     remove what was built here; make distclean removes the fetched things too
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
-.PHONY: bench-targets all build deps test test-arm demo fuzz lint bench install clean distclean
+.PHONY: bench-targets all build deps test test-arm cuda-device demo fuzz lint bench install clean distclean
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -22,7 +23,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 # Asked when a recipe runs, not when this file is read: `make test` may have installed them by then.
 ENV = $(if $(shell command -v ninja),CMAKE_GENERATOR=Ninja) \
-      $(if $(shell command -v ccache),CMAKE_C_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$(CURDIR))
+      $(if $(shell command -v ccache),CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$(CURDIR))
 build-preset = $(ENV) cmake --preset $(1) $(2) >build/configure-$(1).log || { cat build/configure-$(1).log; exit 1; }; \
                cmake --build --preset $(1)
 
@@ -30,10 +31,11 @@ all:
 	@scripts/get-deps.sh --check build
 	@$(MAKE) --no-print-directory build
 
-# The tests need cmocka, which who only builds does not.
+# The tests need cmocka, which who only builds does not. Without nvcc there is no libgaac_cuda: that is said in a line.
 build:
 	@mkdir -p build
 	@$(call build-preset,release,-DGAAC_BUILD_TESTS=$(if $(shell pkg-config --exists cmocka && echo y),ON,OFF))
+	@sed -n 's/^-- \(libgaac_cuda is not built\)/\1/p' build/configure-release.log
 
 deps:
 	@scripts/get-deps.sh test
@@ -42,6 +44,7 @@ deps:
 test: deps
 	@scripts/get-models.sh
 	@scripts/get-stock.sh all
+	@scripts/get-cuda.sh
 	@echo "== Release: build and all tests"
 	@$(MAKE) --no-print-directory build
 	@set -o pipefail; ctest --preset release --parallel $(JOBS) | tee build/test-release.log
@@ -66,6 +69,12 @@ ifeq ($(filter aarch64 arm64,$(shell uname -m)),)
 	@$(call build-preset,arm64)
 	@set -o pipefail; ctest --preset arm64 --parallel $(JOBS) | tee build/test-arm64.log
 endif
+
+cuda-device: deps
+	@mkdir -p build
+	@scripts/get-cuda.sh
+	@$(call build-preset,cuda-device)
+	@scripts/cuda-device.sh
 
 demo:
 	@scripts/get-deps.sh build
@@ -98,7 +107,7 @@ install: all
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean:
-	rm -rf build/release build/debug build/tsan build/clang build/arm64 build/fuzz build/demo build/demo.json build/*.log build/lint
+	rm -rf build/release build/debug build/tsan build/clang build/arm64 build/fuzz build/cuda-device build/cuda-device-tree build/demo build/demo.json build/*.log build/lint
 
 distclean:
 	rm -rf build

@@ -48,9 +48,9 @@ class Installed(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.folder, ignore_errors=True)
 
-    def pkg_config(self, *arguments):
+    def pkg_config(self, *arguments, package="gaac"):
         # Its answer quotes for a shell (the prefix has a space in its name).
-        output = run("pkg-config", *arguments, "gaac", env=self.environment)
+        output = run("pkg-config", *arguments, package, env=self.environment)
         return run("sh", "-c", f"printf '%s\\n' {output.strip()}").splitlines()
 
     def check_program(self, program):
@@ -61,6 +61,7 @@ class Installed(unittest.TestCase):
         include = self.prefix / "include"
         headers = sorted(path.relative_to(include) for path in include.rglob("*.h"))
         self.assertGreaterEqual(len(headers), 7)
+        self.assertEqual(pathlib.Path("gaac/gaac_cuda.h") in headers, bool(ARGUMENTS.cudart))
         for header in headers:
             for name, compiler in languages():
                 with self.subTest(header=str(header), language=name):
@@ -112,11 +113,52 @@ class Installed(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("gaac", done.stdout)
 
+    def check_cuda_program(self, program):
+        output = run(program, env=self.environment)
+        self.assertRegex(output, rf"^gaac {ARGUMENTS.version}, slot: \d+ bytes, GPU: \w+$")
+
+    def test_cuda_pkg_config(self):
+        if not ARGUMENTS.cudart:
+            self.skipTest("libgaac_cuda was not built")
+        flags = self.pkg_config("--cflags", package="gaac_cuda")
+        static = []
+        for word in self.pkg_config("--static", "--libs", package="gaac_cuda"):
+            static.append({"-lgaac": str(self.libdir / "libgaac.a"), "-lgaac_cuda": str(self.libdir / "libgaac_cuda.a"),
+                           "-lcudart_static": ARGUMENTS.cudart}.get(word, word))
+        for name, compiler in languages():
+            for kind, libraries in (("shared", self.pkg_config("--libs", package="gaac_cuda")), ("static", static)):
+                with self.subTest(language=name, kind=kind):
+                    program = self.folder / f"cuda-{kind}-{name}"
+                    run(*compiler, *WARNINGS, *flags, HERE / "consumer_cuda.c", "-x", "none", "-o", program, *libraries)
+                    needed = run("ldd", program, env=self.environment)
+                    self.assertEqual(f"libgaac_cuda.so.{ARGUMENTS.version.split('.')[0]}" in needed, kind == "shared")
+                    self.assertNotIn("libcudart", needed)
+                    self.check_cuda_program(program)
+
+    def test_cuda_find_package(self):
+        if not ARGUMENTS.cudart:
+            self.skipTest("libgaac_cuda was not built")
+        tree = self.folder / "tree-cuda"
+        run(ARGUMENTS.cmake, "-S", HERE / "project", "-B", tree, "-G", ARGUMENTS.generator,
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCMAKE_C_COMPILER={ARGUMENTS.cc}", "-DCONSUMER_CUDA=ON",
+            f"-DCMAKE_CXX_COMPILER={ARGUMENTS.cxx}", f"-DCONSUMER_CXX={'ON' if ARGUMENTS.cxx else 'OFF'}",
+            f"-DCUDAToolkit_ROOT={pathlib.Path(ARGUMENTS.nvcc).parent.parent}",
+            f"-DCONSUMER_VERSION={ARGUMENTS.version}")
+        run(ARGUMENTS.cmake, "--build", tree)
+        for name in [f"{language}_{kind}" for language in (["c", "cxx"] if ARGUMENTS.cxx else ["c"])
+                     for kind in ("cuda", "cuda_static")]:
+            with self.subTest(program=name):
+                self.check_cuda_program(tree / name)
+
     def test_only_the_api_is_exported(self):
-        symbols = run("nm", "-D", "--defined-only", self.libdir / "libgaac.so").splitlines()
-        names = [line.split()[-1] for line in symbols]
-        self.assertGreater(len(names), 10)
-        self.assertEqual([name for name in names if not name.startswith("gaac_")], [])
+        common = {"gaac_shape_check", "gaac_status_name", "gaac_version"}
+        for library in ["libgaac.so"] + (["libgaac_cuda.so"] if ARGUMENTS.cudart else []):
+            symbols = run("nm", "-D", "--defined-only", self.libdir / library).splitlines()
+            names = {line.split()[-1] for line in symbols}
+            self.assertGreater(len(names), 10)
+            prefix = "gaac_cuda_" if library == "libgaac_cuda.so" else "gaac_"
+            self.assertEqual([name for name in names - common if not name.startswith(prefix)], [])
+            self.assertLessEqual(common, names)
 
 
 if __name__ == "__main__":
@@ -127,6 +169,8 @@ if __name__ == "__main__":
     parser.add_argument("--cc", required=True)
     parser.add_argument("--cxx", default="", help="C++ compiler; empty: the C++ half is skipped")
     parser.add_argument("--version", required=True, help="version that must be found")
+    parser.add_argument("--cudart", default="", help="CUDA's static runtime; empty: libgaac_cuda was not built")
+    parser.add_argument("--nvcc", default="", help="its compiler")
     ARGUMENTS, rest = parser.parse_known_args()
     if not ARGUMENTS.cxx or ARGUMENTS.cxx.endswith("-NOTFOUND"):
         ARGUMENTS.cxx = ""
