@@ -65,14 +65,10 @@ __device__ __forceinline__ uint4 tag_table_entry(unsigned tags)
     }
     return make_uint4(first, second | stored << 16, fill, correction);
 }
-constexpr uint32_t correction_mask = 0x00808081u;
-__device__ __forceinline__ uint32_t first_correction(const uint4 &tags)
+// The correction word of half 0 or 1 from a table entry's w.
+__device__ __forceinline__ uint32_t correction_of(uint32_t w, int half, const factors &f)
 {
-    return tags.w & correction_mask;
-}
-__device__ __forceinline__ uint32_t second_correction(const uint4 &tags, const factors &f)
-{
-    return __umulhi(tags.w, f.high_31) & correction_mask; // >> 1
+    return (half == 0 ? w : __umulhi(w, f.high_31)) & 0x00808081u; // half 1: >> 1
 }
 
 // A lane's N words of the unit: [0], [1] of the first table entry's two halves, [2], [3] of the second's.
@@ -191,8 +187,9 @@ __device__ __forceinline__ void apply_exceptions(uint32_t (&out)[16], gaac_part 
         out[r] = (out[r] & keep) | value;                                                                              \
         break;
             GAAC_PUT(0)
-            GAAC_PUT(1) GAAC_PUT(2) GAAC_PUT(3) GAAC_PUT(4) GAAC_PUT(5) GAAC_PUT(6) GAAC_PUT(7) GAAC_PUT(8) GAAC_PUT(9)
-                GAAC_PUT(10) GAAC_PUT(11) GAAC_PUT(12) GAAC_PUT(13) GAAC_PUT(14) GAAC_PUT(15)
+            GAAC_PUT(1)
+            GAAC_PUT(2) GAAC_PUT(3) GAAC_PUT(4) GAAC_PUT(5) GAAC_PUT(6) GAAC_PUT(7) GAAC_PUT(8) GAAC_PUT(9) GAAC_PUT(10)
+                GAAC_PUT(11) GAAC_PUT(12) GAAC_PUT(13) GAAC_PUT(14) GAAC_PUT(15)
 #undef GAAC_PUT
         }
     } while (e >> 31 && reinterpret_cast<const uint8_t *>(record) > begin);

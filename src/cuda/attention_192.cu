@@ -1,0 +1,6 @@
+#include "cuda/attention_launch.cuh"
+
+namespace gaac
+{
+template struct attention_kernels<192>;
+} // namespace gaac

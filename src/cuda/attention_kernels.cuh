@@ -1,0 +1,29 @@
+// The fast attention kernels by head_dim, as the host side calls them.
+#ifndef GAAC_CUDA_ATTENTION_KERNELS_CUH
+#define GAAC_CUDA_ATTENTION_KERNELS_CUH
+
+#include "cuda/attention_params.cuh"
+#include "cuda/host.cuh"
+
+namespace gaac
+{
+
+// Shared memory that the kernels have beside the ring: tag table, barriers, rows.
+constexpr size_t static_shared_bytes = 5 * 1024;
+
+template <int dim> struct attention_kernels {
+    static gaac_status load(const gaac_cuda *cuda, gaac_error *error);
+    // columns: groups of eight query rows, 1 or 2. general: anything but one query token that sees all.
+    static void launch(const gaac_cuda *cuda, int columns, bool general, const attention_params &params, int ranks,
+                       cudaStream_t stream);
+};
+
+extern template struct attention_kernels<64>;
+extern template struct attention_kernels<96>;
+extern template struct attention_kernels<128>;
+extern template struct attention_kernels<192>;
+extern template struct attention_kernels<256>;
+
+} // namespace gaac
+
+#endif

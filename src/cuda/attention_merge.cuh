@@ -1,0 +1,202 @@
+// Merging what warps and CTAs found for an item, and writing its output.
+#ifndef GAAC_CUDA_ATTENTION_MERGE_CUH
+#define GAAC_CUDA_ATTENTION_MERGE_CUH
+
+#include "cuda/attention_params.cuh"
+#include "cuda/attention_softmax.cuh"
+
+namespace gaac
+{
+
+// A row's maximum and total, then the factor that its sums take.
+template <int rows> struct merge_rows {
+    float maximum[rows], total[rows], factor[rows];
+    bool last_to_arrive;
+};
+
+// Shared memory while merging: maxima and totals [warp][row], then sums as the registers have them, [warp][float4].
+template <int rows, int dim> struct merge_memory {
+    static constexpr int vectors = rows * dim / 4; // float4 of an item
+    static constexpr size_t bytes(int warps) { return static_cast<size_t>(warps) * rows * (dim + 2) * 4; }
+};
+
+// Row `row` of the item, of which maximum and total are known at last: takes the sink in, writes the log of the sum,
+// and returns what sums are multiplied by.
+__device__ inline float finish_row(const attention_params &a, float maximum, float total, int sequence, int h, int row,
+                                   int row_total)
+{
+    if (row >= row_total)
+        return 0;
+    const int token = row / a.group, head = h * a.group + row - token * a.group;
+    float factor = 1;
+    if (a.sinks != nullptr) {
+        const float sink = a.sinks[head] * 1.442695041f, highest = fmaxf(maximum, sink);
+        factor = exp2_fast(maximum - highest);
+        total = total * factor + exp2_fast(sink - highest);
+        maximum = highest;
+    }
+    if (a.lse != nullptr)
+        a.lse[static_cast<uint64_t>(query_row(a.shape, sequence) + token) * a.query_heads + head] =
+            total > 0 ? (maximum + log2f(total)) * 0.6931471806f : -INFINITY;
+    return total > 0 ? factor / total : total == 0 ? 0 : total; // NaN stays NaN
+}
+
+// Channel of the head that fragment f's registers A and B (the next one) hold for lane group g, as V has them.
+template <typename head> __device__ __forceinline__ int fragment_channel(int f, int g)
+{
+    if (f < 8 * head::wide)
+        return 128 * (f >> 3) + 16 * g + 2 * (f & 7);
+    if (f < 4 * head::halves)
+        return 128 * head::wide + 8 * g + 2 * (f - 8 * head::wide);
+    return 64 * head::halves + 2 * head::rest * g + 2 * (f - 4 * head::halves);
+}
+
+// Writes vector i of an item (registers of lane i % 32, fragment, column): sums of two rows and two channels.
+template <typename kind>
+__device__ __forceinline__ void write_output(const attention_params &a, int i, float4 sums, const float *factors,
+                                             int sequence, int h, int row_group, int row_total)
+{
+    using head = typename kind::head;
+    const int lane = i & 31, f = (i >> 5) % head::fragments, c = (i >> 5) / head::fragments;
+    const int channel = fragment_channel<head>(f, lane >> 2);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const int row_here = 8 * c + 2 * (lane & 3) + k, row = row_group * kind::rows + row_here;
+        if (row >= row_total)
+            continue;
+        const int token = kind::general ? row / a.group : 0;
+        const float factor = factors[row_here];
+        // A row without anything to see has the factor 0, and sums of 0.
+        const float x = (k == 0 ? sums.x : sums.y) * factor, y = (k == 0 ? sums.z : sums.w) * factor;
+        const uint64_t at = (query_row(a.shape, sequence) + token) * a.out_token_stride +
+                            (h * a.group + (row - token * a.group)) * a.out_head_stride + channel;
+        if (a.out_f32)
+            *reinterpret_cast<float2 *>(static_cast<float *>(a.out) + at) = make_float2(x, y);
+        else
+            *reinterpret_cast<uint32_t *>(static_cast<uint16_t *>(a.out) + at) = pack_bf16(x, y);
+    }
+}
+
+// The end of a segment, called by all threads after a barrier. ends: it is the rank's last.
+template <typename kind>
+__device__ __forceinline__ void
+merge_segment(const attention_params &a, const row_state<kind::columns, kind::head::fragments> &state, uint8_t *shared,
+              merge_rows<kind::rows> &merged, int item, int segment, bool ends)
+{
+    using head = typename kind::head;
+    constexpr int rows = kind::rows, columns = kind::columns, fragments = head::fragments;
+    constexpr int vectors = merge_memory<rows, kind::dim>::vectors;
+    const int warps = static_cast<int>(blockDim.x / 32), warp = static_cast<int>(threadIdx.x / 32);
+    const int lane = static_cast<int>(lane_id()), t = lane & 3;
+    float *const maxima = reinterpret_cast<float *>(shared), *const totals = maxima + warps * rows;
+    float4 *const sums = reinterpret_cast<float4 *>(totals + warps * rows);
+
+    // Warps of this CTA.
+    if (lane < 4)
+#pragma unroll
+        for (int c = 0; c < columns; c++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                maxima[warp * rows + 8 * c + 2 * t + k] = state.maximum[c][k];
+                totals[warp * rows + 8 * c + 2 * t + k] = state.total[c][k];
+            }
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < columns; c++) {
+        float factor[2];
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float highest = no_score;
+            for (int w = 0; w < warps; w++)
+                highest = fmaxf(highest, maxima[w * rows + 8 * c + 2 * t + k]);
+            factor[k] = exp2_fast(state.maximum[c][k] - highest);
+        }
+#pragma unroll
+        for (int f = 0; f < fragments; f++)
+            sums[warp * vectors + (c * fragments + f) * 32 + lane] =
+                make_float4(state.out[c][f][0] * factor[0], state.out[c][f][1] * factor[1],
+                            state.out[c][f][2] * factor[0], state.out[c][f][3] * factor[1]);
+    }
+    const int sequence = item / items_of_sequence(a.shape), h = item % items_of_sequence(a.shape) / a.shape.row_groups;
+    const int row_group = item % a.shape.row_groups;
+    const int row_total = (kind::general ? query_count(a.shape, sequence) : 1) * a.group;
+    const int rank = static_cast<int>(blockIdx.x);
+    const rank_work *const record = a.work + rank;
+    const int parts = segment == 0 ? record->first_parts : ends ? record->last_parts : 1;
+    if (threadIdx.x < rows) {
+        const int row = static_cast<int>(threadIdx.x);
+        float highest = no_score, total = 0;
+        for (int w = 0; w < warps; w++)
+            highest = fmaxf(highest, maxima[w * rows + row]);
+        for (int w = 0; w < warps; w++)
+            total += totals[w * rows + row] * exp2_fast(maxima[w * rows + row] - highest);
+        if (parts == 1)
+            merged.factor[row] = finish_row(a, highest, total, sequence, h, row_group * rows + row, row_total);
+        merged.maximum[row] = highest, merged.total[row] = total;
+    }
+    __syncthreads();
+    const int slot = 2 * rank + (segment == 0 ? 0 : 1);
+    float4 *const partial = reinterpret_cast<float4 *>(a.partial);
+    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += static_cast<int>(blockDim.x)) {
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (int w = 0; w < warps; w++) {
+            const float4 x = sums[w * vectors + i];
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+        }
+        if (parts == 1)
+            write_output<kind>(a, i, sum, merged.factor, sequence, h, row_group, row_total);
+        else
+            __stcg(partial + static_cast<uint64_t>(slot) * vectors + i, sum);
+    }
+    if (parts == 1)
+        return;
+
+    // Parts of the item: the CTA that comes last merges them, in their order.
+    if (threadIdx.x < rows) {
+        __stcg(a.maxima + slot * rows + threadIdx.x, merged.maximum[threadIdx.x]);
+        __stcg(a.totals + slot * rows + threadIdx.x, merged.total[threadIdx.x]);
+    }
+    __threadfence();
+    __syncthreads();
+    const int first_rank = segment == 0 ? record->first_rank : rank;
+    const int first_slot = segment == 0 ? record->first_slot : slot;
+    if (threadIdx.x == 0) {
+        merged.last_to_arrive = atomicAdd(a.counters + first_rank, 1u) == static_cast<unsigned>(parts) - 1;
+        if (merged.last_to_arrive)
+            a.counters[first_rank] = 0; // for the next call
+    }
+    __syncthreads();
+    if (!merged.last_to_arrive)
+        return;
+    __threadfence();
+    const auto slot_of = [&](int part) { return part == 0 ? first_slot : 2 * (first_rank + part); };
+    if (threadIdx.x < rows) {
+        const int row = static_cast<int>(threadIdx.x);
+        float highest = no_score, total = 0;
+        for (int part = 0; part < parts; part++)
+            highest = fmaxf(highest, __ldcg(a.maxima + slot_of(part) * rows + row));
+        for (int part = 0; part < parts; part++)
+            total += __ldcg(a.totals + slot_of(part) * rows + row) *
+                     exp2_fast(__ldcg(a.maxima + slot_of(part) * rows + row) - highest);
+        merged.maximum[row] = highest;
+        merged.factor[row] = finish_row(a, highest, total, sequence, h, row_group * rows + row, row_total);
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += static_cast<int>(blockDim.x)) {
+        const int row = 8 * ((i >> 5) / fragments) + 2 * (i & 3);
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 4
+        for (int part = 0; part < parts; part++) {
+            const float4 x = __ldcg(partial + static_cast<uint64_t>(slot_of(part)) * vectors + i);
+            const float *maximum = a.maxima + slot_of(part) * rows + row;
+            const float even = exp2_fast(__ldcg(maximum) - merged.maximum[row]);
+            const float uneven = exp2_fast(__ldcg(maximum + 1) - merged.maximum[row + 1]);
+            sum.x += even * x.x, sum.y += uneven * x.y, sum.z += even * x.z, sum.w += uneven * x.w;
+        }
+        write_output<kind>(a, i, sum, merged.factor, sequence, h, row_group, row_total);
+    }
+}
+
+} // namespace gaac
+
+#endif

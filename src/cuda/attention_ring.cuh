@@ -1,0 +1,79 @@
+// A warp's ring of stages in shared memory, into which tiles are copied ahead: by bulk copies and a barrier in shared
+// memory from compute capability 9.0 on, by cp.async and its groups below.
+#ifndef GAAC_CUDA_ATTENTION_RING_CUH
+#define GAAC_CUDA_ATTENTION_RING_CUH
+
+#include "cuda/ptx.cuh"
+
+namespace gaac
+{
+
+#ifdef GAAC_CUDA_BULK_COPIES
+template <int stages> struct ring_barriers {
+    alignas(8) uint64_t barrier[stages];
+};
+template <int stages> struct ring {
+    uint32_t barriers; // shared address
+    int stage = 0;
+    uint32_t parity = 0;
+
+    __device__ ring(ring_barriers<stages> &memory) : barriers(shared_address(&memory))
+    {
+        if (lane_id() == 0)
+            for (int i = 0; i < stages; i++)
+                barrier_init(barriers + 8 * i, 1);
+        barrier_init_done();
+        __syncwarp();
+    }
+    __device__ void wait() { barrier_wait(barriers + 8 * stage, parity); }
+    __device__ void next()
+    {
+        if (++stage == stages)
+            stage = 0, parity ^= 1;
+    }
+    // Copies: announce all bytes, then make the pieces. Called by the whole warp.
+    __device__ bool start(int to, uint32_t bytes)
+    {
+        if (!elect_one())
+            return false;
+        barrier_expect(barriers + 8 * to, bytes);
+        return true;
+    }
+    __device__ void piece(int to, uint32_t shared, const uint8_t *from, uint32_t bytes)
+    {
+        bulk_copy(shared, from, bytes, barriers + 8 * to);
+    }
+    __device__ void finish() {}
+    __device__ void written() { fence_before_bulk(); }
+};
+#else
+template <int stages> struct ring_barriers {
+};
+template <int stages> struct ring {
+    int stage = 0;
+
+    __device__ ring(ring_barriers<stages> &) {}
+    __device__ void wait()
+    {
+        async_wait<stages - 1>();
+        __syncwarp();
+    }
+    __device__ void next()
+    {
+        if (++stage == stages)
+            stage = 0;
+    }
+    __device__ bool start(int, uint32_t) { return true; }
+    __device__ void piece(int, uint32_t shared, const uint8_t *from, uint32_t bytes)
+    {
+        for (uint32_t at = lane_id() * 16; at < bytes; at += 512)
+            async_copy_16(shared + at, from + at);
+    }
+    __device__ void finish() { async_commit(); } // also when there was nothing to copy: waiting counts groups
+    __device__ void written() {}
+};
+#endif
+
+} // namespace gaac
+
+#endif
