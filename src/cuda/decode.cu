@@ -126,8 +126,7 @@ __device__ __forceinline__ void coded_to_rows(const piece_bytes &from, const uin
         const uint32_t bases[4] = {base[half].x, base[half].y, base[half].z, base[half].w};
         uint32_t x[16];
         decode_half<part>(x, words[half], codes[3 * half], codes[3 * half + 1], codes[3 * half + 2],
-                          second ? n_second : n_first,
-                          second ? second_correction(meaning, f) : first_correction(meaning), bases, f);
+                          second ? n_second : n_first, correction_of(meaning.w, second, f), bases, f);
         half_to_rows<hv, part>(memory.rows, half, x, g, t);
     }
     if (from.exceptions)
