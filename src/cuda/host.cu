@@ -177,7 +177,8 @@ gaac_status gaac_cuda_create(gaac_cuda **cuda, int device, const gaac_allocator 
     if ((status = load_encode_kernels(handle, error)) != GAAC_OK ||
         (status = load_decode_kernels(handle, error)) != GAAC_OK ||
         (status = load_calibration_kernels(handle, error)) != GAAC_OK ||
-        (status = load_attention_kernels(handle, error)) != GAAC_OK) {
+        (status = load_attention_kernels(handle, error)) != GAAC_OK ||
+        (status = load_attention_reference_kernel(handle, error)) != GAAC_OK) {
         gaac_cuda_destroy(handle);
         return status;
     }

@@ -36,6 +36,7 @@ gaac_status load_encode_kernels(const gaac_cuda *cuda, gaac_error *error);
 gaac_status load_decode_kernels(const gaac_cuda *cuda, gaac_error *error);
 gaac_status load_calibration_kernels(const gaac_cuda *cuda, gaac_error *error);
 gaac_status load_attention_kernels(const gaac_cuda *cuda, gaac_error *error);
+gaac_status load_attention_reference_kernel(const gaac_cuda *cuda, gaac_error *error);
 
 } // namespace gaac
 
