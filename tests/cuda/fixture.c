@@ -2,6 +2,7 @@
 
 gaac_cuda *gpu;
 gaac_error gpu_error;
+uint32_t gpu_pool_room;
 
 void gpu_start(void)
 {
@@ -110,6 +111,12 @@ gaac_kv_rows kv_at(const kv *values, size_t token)
     return rows;
 }
 
+void kv_drift(kv *values, size_t first, size_t tokens, uint32_t epoch)
+{
+    for (size_t i = first * values->k_row; i < (first + tokens) * values->k_row; i++)
+        values->k[i] = (uint16_t)(values->k[i] + (epoch << 7)); /* the exponent */
+}
+
 /* ---- caches ---------------------------------------------------------------------------------- */
 
 /* Windows of each epoch and the pool that serves all of them. */
@@ -118,16 +125,14 @@ static uint32_t calibrate(uint64_t *seed, gpu_cache *c, gaac_shape shape)
     uint32_t pool_bytes = 0;
     for (uint32_t e = 0; e < c->epochs; e++) {
         kv values = kv_random(seed, RANDOM_KV, shape, 64 * GAAC_BLOCK_TOKENS);
-        /* An epoch's keys have drifted: each has exponents of its own. */
-        for (size_t i = 0; i < values.tokens * values.k_row; i++)
-            values.k[i] = (uint16_t)(values.k[i] + (e << 7));
+        kv_drift(&values, 0, values.tokens, e);
         uint32_t needed;
         assert_gaac(gaac_calibrate(&shape, &values.rows, values.tokens, GAAC_SCHEME_PRODUCTION, NULL, &c->windows[e],
                                    &needed, &gpu_error));
         pool_bytes = needed > pool_bytes ? needed : pool_bytes;
         kv_free(&values);
     }
-    return (pool_bytes + 127) / 128 * 128;
+    return (pool_bytes + gpu_pool_room + 127) / 128 * 128;
 }
 
 /* The windows of every epoch, made ready by the library. */
@@ -205,6 +210,12 @@ void gpu_cache_free(gpu_cache *c)
 
 enum { ENTRY_EPOCH_SHIFT = 24 };
 #define ENTRY_RAW UINT32_C(0x80000000)
+
+void gpu_cache_clear(gpu_cache *c)
+{
+    memset(c->entries, 0, c->cache.blocks * c->cache.entry_stride * 4);
+    memset(c->raw_used, 0, (c->cache.raw_blocks + 31) / 32 * 4);
+}
 
 bool gpu_cache_code(gpu_cache *c, uint32_t block, const gaac_kv_rows *rows, uint32_t epoch)
 {

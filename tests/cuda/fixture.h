@@ -55,6 +55,8 @@ typedef struct kv {
 kv kv_random(uint64_t *seed, random_kind kind, gaac_shape shape, size_t tokens);
 void kv_free(kv *values);
 gaac_kv_rows kv_at(const kv *values, size_t token); /* rows from a token on */
+/* Makes these keys like those that an epoch's windows are calibrated on: they drift, values do not. */
+void kv_drift(kv *values, size_t first, size_t tokens, uint32_t epoch);
 
 /* ---- caches ---------------------------------------------------------------------------------- */
 
@@ -73,10 +75,15 @@ typedef struct gpu_cache {
     uint32_t *entries, *raw_used;
 } gpu_cache;
 
+/* Bytes that the pools of caches made from now on get beyond what calibration says: blocks with exceptions need it. */
+extern uint32_t gpu_pool_room;
+
 /* All blocks empty. Windows are calibrated by the CPU on values of kv_random and lie on the device. */
 gpu_cache gpu_cache_make(uint64_t *seed, gaac_shape shape, uint32_t blocks, uint32_t raw_blocks, uint32_t epochs);
 void gpu_cache_free(gpu_cache *c);
 
+/* In the host's copy: all blocks are empty again. */
+void gpu_cache_clear(gpu_cache *c);
 /* Into the host's copy: a block of 16 rows, coded with an epoch's windows; where that does not fit, raw (false). */
 bool gpu_cache_code(gpu_cache *c, uint32_t block, const gaac_kv_rows *rows, uint32_t epoch);
 /* Into the host's copy, raw, in the next free raw block. */
