@@ -64,7 +64,8 @@ static uint32_t rows_of(const gaac_cuda_plan_args *args)
 
 int columns_of(const gaac_cuda_plan_args *args)
 {
-    return rows_of(args) <= 8 ? 1 : 2;
+    // Two groups of a wide head don't fit the registers: their rows are groups of work instead.
+    return rows_of(args) <= 8 || args->shape.head_dim_v > 128 ? 1 : 2;
 }
 
 plan_shape shape_of(const gaac_cuda_plan_args *args)

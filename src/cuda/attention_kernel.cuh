@@ -10,6 +10,7 @@
 #ifndef GAAC_CUDA_ATTENTION_KERNEL_CUH
 #define GAAC_CUDA_ATTENTION_KERNEL_CUH
 
+#include "cuda/attention_batch.cuh"
 #include "cuda/attention_merge.cuh"
 #include "cuda/attention_params.cuh"
 #include "cuda/attention_ring.cuh"
@@ -28,19 +29,16 @@ template <int dim_, int columns_, bool general_> struct attention_kind {
     using head = head_shape<dim>;
     // Registers decide how many warps a multiprocessor holds; with few of them, two stages keep enough copies in
     // flight.
-    static constexpr int warps = dim * columns <= 128 ? (general ? 12 : 16) : 8;
+    static constexpr int warps = dim * columns > 128 ? 8 : general || columns > 1 ? 12 : 16;
     static constexpr int stages = head::stage_bytes > 5000 && warps > 8 ? 1 : 2;
+    // Beside the ring: tag table, places of tiles, barriers, rows.
+    static constexpr size_t static_shared_bytes = 4096 + warps * sizeof(tile_places<head::units>) + 1024;
     static constexpr size_t shared_bytes(int warp_count)
     {
         const size_t ring = static_cast<size_t>(warp_count) * stages * head::stage_bytes + stage_slack;
         const size_t merge = merge_memory<rows, dim>::bytes(warp_count);
         return ring > merge ? ring : merge;
     }
-};
-
-// The entries of a block's units of one head.
-template <int units> struct entry_words {
-    uint32_t unit[units];
 };
 
 // Base words of the lane: of K for its t, of V for its g.
@@ -109,6 +107,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
     __shared__ ring_barriers<stages> barriers[kind::warps];
     __shared__ uint4 tag_table[tag_table_entries];
     __shared__ merge_rows<kind::rows> merged;
+    __shared__ tile_places<units> places[kind::warps];
     // What the loop over tiles does not need is parked here: held in registers it would be spilled.
     __shared__ volatile int parked_left, parked_item, parked_segment;
 
@@ -140,27 +139,13 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const int real_tiles = span.count > 0 ? segment_tiles : 0;
         const int begin = real_tiles * warp / warps, count = real_tiles * (warp + 1) / warps - begin;
         const int first_tile = span.first + tile + begin; // counted from the sequence's start
-        const int32_t *const table = a.block_table + sequence * a.block_table_stride + first_tile;
-        const auto load_block = [&](int i) { return table[min(i + static_cast<int>(lane_id()), count - 1)]; };
-        const auto load_entry = [&](int block) {
-            entry_words<units> e;
-            const uint32_t *at = a.cache.entries + static_cast<uint64_t>(block) * a.cache.entry_stride + h * units;
-            if constexpr (units == 2) {
-                const uint2 both = *reinterpret_cast<const uint2 *>(at);
-                e.unit[0] = both.x, e.unit[1] = both.y;
-            } else
-                e.unit[0] = *at;
-            return e;
+        tile_batches<units> batches(places[warp]);
+        const auto source = [&]() {
+            return tile_source{a.block_table + sequence * a.block_table_stride + first_tile,
+                               a.cache.entries + h * units, a.cache.entry_stride, count};
         };
-        // Blocks and entries of 32 tiles at a time, a lane each. Those of the next batch are loaded a batch ahead.
-        int blocks_now = 0, blocks_next = 0;
-        entry_words<units> entries_now, entries_next;
-        if (count > 0) {
-            blocks_now = load_block(0);
-            blocks_next = load_block(32);
-            entries_now = load_entry(blocks_now);
-        }
-        entries_next = entries_now;
+        if (count > 0)
+            batches.begin(source());
         uint32_t q[columns][fragments][2];
         load_queries<kind>(q, a, sequence, h, item % a.shape.row_groups, queries * a.group);
 
@@ -176,11 +161,9 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         change_epoch(0);
 
         // ---- copies ------------------------------------------------------------------------------------------------
-        // A coded tile is one step of the ring, a raw one two: K, then V. staged: entries of the steps in the ring, the
-        // oldest first. A raw tile's K step has its entry there, the V step 0.
-        entry_words<units> staged[stages] = {};
-        int next = 0;  // tile to copy next
-        int batch = 0; // first tile of the batch at hand
+        // A coded tile is one step of the ring, a raw one two: K, then V.
+        int next = 0;             // tile to copy next
+        uint32_t pending_raw = 0; // entry of the raw tile whose V is to be copied next
         const auto copy_raw = [&](int to, uint32_t entry, bool v) {
             const uint8_t *from =
                 a.cache.raw + (entry & ~entry_raw) * a.raw_bytes + static_cast<uint64_t>(h) * (2 * head::part_bytes);
@@ -214,43 +197,31 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         };
         // Starts the copies of the step behind those in the ring.
         const auto copy_step = [&](int to) {
-            const uint32_t before = staged[stages > 1 ? stages - 2 : 0].unit[0];
-            if (entry_is_raw(before)) {
-                staged[stages - 1].unit[0] = 0;
-                copy_raw(to, before, true);
+            if (pending_raw != 0) {
+                copy_raw(to, pending_raw, true);
+                pending_raw = 0;
             } else if (next < count) {
-                const bool now = next - batch < 32;
-                const int block = __shfl_sync(~0u, now ? blocks_now : blocks_next, next & 31);
-                entry_words<units> entry;
-#pragma unroll
-                for (int u = 0; u < units; u++)
-                    entry.unit[u] = __shfl_sync(~0u, now ? entries_now.unit[u] : entries_next.unit[u], next & 31);
-                staged[stages - 1] = entry;
+                if (next % batch_tiles == 0)
+                    tiles.wait_small(); // fetched when the loop came to the batch before
+                const entry_words<units> entry = batches.entry(next);
+                if (entry_is_raw(entry.unit[0])) {
+                    pending_raw = entry.unit[0];
+                    copy_raw(to, pending_raw, false);
+                } else
+                    copy_coded(to, entry, batches.block(next));
                 next++;
-                if (entry_is_raw(entry.unit[0]))
-                    copy_raw(to, entry.unit[0], false);
-                else
-                    copy_coded(to, entry, block);
-            } else
-                staged[stages - 1].unit[0] = 0; // so that nothing is taken for a raw tile's K
+            }
             tiles.finish();
         };
         // The stage at hand is used up: fill it again, go on to the next.
         const auto advance = [&]() {
             __syncwarp();
-#pragma unroll
-            for (int i = 0; i + 1 < stages; i++)
-                staged[i] = staged[i + 1];
             copy_step(tiles.stage);
             tiles.next();
         };
 #pragma unroll
-        for (int i = 0; i < stages; i++) {
-#pragma unroll
-            for (int k = 0; k + 1 < stages; k++)
-                staged[k] = staged[k + 1];
+        for (int i = 0; i < stages; i++)
             copy_step(tiles.stage + i < stages ? tiles.stage + i : tiles.stage + i - stages);
-        }
         if (segment == 0)
             __syncthreads(); // the tag table
 
@@ -288,7 +259,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         };
         // One part of a coded tile, decoded plainly from device memory into the stage: for what is rare.
         const auto decode_plainly = [&](gaac_part part, const entry_words<units> &entry, int i, uint8_t *stage) {
-            const int block = __shfl_sync(~0u, blocks_now, i & 31);
+            const int block = batches.block(i);
             const uint8_t *slot = a.cache.slots + static_cast<uint64_t>(block) * a.cache.slot_stride;
             const uint8_t *fixed = slot + static_cast<uint64_t>(h) * head::fixed_bytes;
             const uint32_t epoch = min(epoch_bits >> entry_epoch_shift, a.cache.epochs - 1);
@@ -319,16 +290,10 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const auto stage_at_hand = [&]() { return shared + (warp * stages + tiles.stage) * head::stage_bytes; };
 #pragma unroll 1
         for (int i = 0; i < count; i++) {
-            if ((i & 31) == 0) {
-                if (i > 0) {
-                    blocks_now = blocks_next, entries_now = entries_next;
-                    blocks_next = load_block(i + 32);
-                    batch = i;
-                }
-                entries_next = load_entry(blocks_next); // needed by the last tiles of this batch at the soonest
-            }
+            if (i % batch_tiles == 0)
+                batches.fetch(source(), i);
             tiles.wait();
-            const entry_words<units> entry = staged[0];
+            const entry_words<units> entry = batches.entry(i);
             const bool masked = masks.hides(i);
             uint32_t odd = (entry.unit[0] ^ epoch_bits) & (0xff000000u | head::overlong(0));
             if (units > 1)

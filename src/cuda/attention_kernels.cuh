@@ -8,12 +8,10 @@
 namespace gaac
 {
 
-// Shared memory that the kernels have beside the ring: tag table, barriers, rows.
-constexpr size_t static_shared_bytes = 5 * 1024;
-
 template <int dim> struct attention_kernels {
     static gaac_status load(const gaac_cuda *cuda, gaac_error *error);
-    // columns: groups of eight query rows, 1 or 2. general: anything but one query token that sees all.
+    // columns: groups of eight query rows, 1 or, up to head_dim 128, 2. general: anything but one query token that sees
+    // all.
     static void launch(const gaac_cuda *cuda, int columns, bool general, const attention_params &params, int ranks,
                        cudaStream_t stream);
 };

@@ -8,12 +8,12 @@
 namespace gaac
 {
 
-// As many warps as shared memory holds, in fours so that each scheduler has the same number.
+// As many warps as shared memory holds: in fours, so that each scheduler has the same number, while there are that many.
 template <typename kind> int warps_for(const gaac_cuda *cuda)
 {
     int warps = kind::warps;
-    while (warps > 4 && kind::shared_bytes(warps) + static_shared_bytes > cuda->shared_bytes)
-        warps -= 4;
+    while (warps > 1 && kind::shared_bytes(warps) + kind::static_shared_bytes > cuda->shared_bytes)
+        warps -= warps > 4 ? 4 : 1;
     return warps;
 }
 
@@ -28,8 +28,10 @@ template <int dim> gaac_status attention_kernels<dim>::load(const gaac_cuda *cud
     };
     load_one(attention_kind<dim, 1, false>{});
     load_one(attention_kind<dim, 1, true>{});
-    load_one(attention_kind<dim, 2, false>{});
-    load_one(attention_kind<dim, 2, true>{});
+    if constexpr (dim <= 128) {
+        load_one(attention_kind<dim, 2, false>{});
+        load_one(attention_kind<dim, 2, true>{});
+    }
     return check_cuda(status, "loading the attention kernels", error);
 }
 
@@ -44,14 +46,18 @@ void attention_kernels<dim>::launch(const gaac_cuda *cuda, int columns, bool gen
             <<<static_cast<unsigned>(ranks), static_cast<unsigned>(warps) * 32, kind::shared_bytes(warps), stream>>>(
                 params);
     };
-    if (columns == 1 && !general)
-        launch_one(attention_kind<dim, 1, false>{});
-    else if (columns == 1)
+    if constexpr (dim <= 128)
+        if (columns == 2) {
+            if (general)
+                launch_one(attention_kind<dim, 2, true>{});
+            else
+                launch_one(attention_kind<dim, 2, false>{});
+            return;
+        }
+    if (general)
         launch_one(attention_kind<dim, 1, true>{});
-    else if (!general)
-        launch_one(attention_kind<dim, 2, false>{});
     else
-        launch_one(attention_kind<dim, 2, true>{});
+        launch_one(attention_kind<dim, 1, false>{});
 }
 
 } // namespace gaac

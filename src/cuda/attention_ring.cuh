@@ -45,6 +45,12 @@ template <int stages> struct ring {
     }
     __device__ void finish() {}
     __device__ void written() { fence_before_bulk(); }
+    // Waits for small copies (cp.async) that began many steps ago.
+    __device__ void wait_small()
+    {
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        __syncwarp();
+    }
 };
 #else
 template <int stages> struct ring_barriers {
@@ -71,6 +77,7 @@ template <int stages> struct ring {
     }
     __device__ void finish() { async_commit(); } // also when there was nothing to copy: waiting counts groups
     __device__ void written() {}
+    __device__ void wait_small() { __syncwarp(); } // they are part of the next step's group, which has been waited for
 };
 #endif
 

@@ -158,6 +158,10 @@ __device__ __forceinline__ void async_copy_16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+template <int bytes> __device__ __forceinline__ void async_copy_small(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(bytes) : "memory");
+}
 __device__ __forceinline__ void async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
