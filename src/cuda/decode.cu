@@ -174,11 +174,13 @@ __device__ __forceinline__ void remainder_to_rows(const uint8_t *fragments, unsi
     }
 }
 
+constexpr unsigned all_tokens = (1u << GAAC_BLOCK_TOKENS) - 1;
+
 // Where rows of a piece go, and which of its 16.
 struct rows_out {
     uint16_t *first; // row 0, which need not be wanted
     int64_t stride;  // elements
-    unsigned begin, end;
+    unsigned wanted; // a bit a row
 };
 
 template <int hv>
@@ -188,7 +190,7 @@ __device__ __forceinline__ void write_rows(uint4 *rows, unsigned chunks, const r
 #pragma unroll
         for (unsigned i = lane; i < GAAC_BLOCK_TOKENS * chunks; i += 32) {
             const unsigned row = i / chunks, chunk = i % chunks;
-            if (row >= to.begin && row < to.end)
+            if (to.wanted >> row & 1)
                 *reinterpret_cast<uint4 *>(to.first + row * to.stride + chunk * 8) = rows[row_chunk<hv>(row, chunk)];
         }
         return;
@@ -197,7 +199,7 @@ __device__ __forceinline__ void write_rows(uint4 *rows, unsigned chunks, const r
 #pragma unroll 1
     for (unsigned i = lane; i < GAAC_BLOCK_TOKENS * channels; i += 32) {
         const unsigned row = i / channels, channel = i % channels;
-        if (row >= to.begin && row < to.end)
+        if (to.wanted >> row & 1)
             to.first[row * to.stride + channel] = *row_element<hv>(rows, row, channel);
     }
 }
@@ -246,18 +248,18 @@ struct decode_params {
     uint64_t block_table_stride;
 };
 
-// What an item comes to: a block, the element that its token 0 has in K's and V's rows, the wanted tokens.
+// What an item comes to: a block, the element that its token 0 has in K's and V's rows, a bit for each wanted token.
 struct decode_item {
     uint32_t block;
     int64_t k, v;
-    unsigned begin, end; // end 0: nothing
+    unsigned wanted;
 };
 
 __device__ __forceinline__ decode_item listed_block(const decode_params &p, uint32_t i)
 {
-    decode_item item = {0, 0, 0, 0, 0};
+    decode_item item = {0, 0, 0, 0};
     item.block = static_cast<uint32_t>(p.blocks[i]); // negative ones are above every index
-    item.end = GAAC_BLOCK_TOKENS;
+    item.wanted = all_tokens;
     const int64_t row = static_cast<int64_t>(i) * GAAC_BLOCK_TOKENS;
     item.k = p.k_offsets != nullptr ? p.k_offsets[i] : row * static_cast<int64_t>(p.rows.k_token_stride);
     item.v = p.v_offsets != nullptr ? p.v_offsets[i] : row * static_cast<int64_t>(p.rows.v_token_stride);
@@ -266,7 +268,7 @@ __device__ __forceinline__ decode_item listed_block(const decode_params &p, uint
 
 __device__ __forceinline__ decode_item sequence_block(const decode_params &p, uint32_t i)
 {
-    decode_item item = {0, 0, 0, 0, 0};
+    decode_item item = {0, 0, 0, 0};
     const uint32_t sequence = i / p.sequence_blocks;
     const int32_t first = p.first != nullptr ? p.first[sequence] : 0, length = p.lengths[sequence];
     if (first < 0 || first >= length)
@@ -276,8 +278,11 @@ __device__ __forceinline__ decode_item sequence_block(const decode_params &p, ui
     if (cell >= length)
         return item;
     item.block = static_cast<uint32_t>(p.block_table[sequence * p.block_table_stride + index]);
-    item.begin = cell < first ? static_cast<unsigned>(first - cell) : 0;
-    item.end = length - cell < GAAC_BLOCK_TOKENS ? static_cast<unsigned>(length - cell) : GAAC_BLOCK_TOKENS;
+    item.wanted = all_tokens;
+    if (cell < first)
+        item.wanted &= all_tokens << (first - cell);
+    if (length - cell < GAAC_BLOCK_TOKENS)
+        item.wanted &= (1u << (length - cell)) - 1;
     const int64_t row = p.row_start[sequence] + cell - first;
     item.k = row * static_cast<int64_t>(p.rows.k_token_stride);
     item.v = row * static_cast<int64_t>(p.rows.v_token_stride);
@@ -301,18 +306,21 @@ __global__ void __launch_bounds__(32 * decode_warps, decode_blocks)
         const uint32_t head = in_block / p.pieces.count;
         const piece &what = p.pieces.at[in_block % p.pieces.count];
         const decode_item item = sequences ? sequence_block(p, i) : listed_block(p, i);
-        if (item.end == 0 || item.block >= p.cache.blocks)
+        if (item.wanted == 0 || item.block >= p.cache.blocks)
             continue;
         const piece_bytes from = find_piece(p.cache, p.pieces, what, item.block, head);
         if (from.values == nullptr)
             continue;
+        assume_global(from.values);
+        assume_global(from.variable);
+        assume_global(from.windows);
         if (what.part == GAAC_K) {
             const rows_out to = {p.rows.k + item.k + head * p.rows.k_head_stride + what.channel,
-                                 static_cast<int64_t>(p.rows.k_token_stride), item.begin, item.end};
+                                 static_cast<int64_t>(p.rows.k_token_stride), item.wanted};
             decode_part<GAAC_K>(what, from, tag_table, memory[warp], to, p.f, lane);
         } else {
             const rows_out to = {p.rows.v + item.v + head * p.rows.v_head_stride + what.channel,
-                                 static_cast<int64_t>(p.rows.v_token_stride), item.begin, item.end};
+                                 static_cast<int64_t>(p.rows.v_token_stride), item.wanted};
             decode_part<GAAC_V>(what, from, tag_table, memory[warp], to, p.f, lane);
         }
     }

@@ -27,7 +27,7 @@ struct piece_list {
     uint32_t head_fixed_bytes, fixed_bytes;
     uint32_t head_raw_bytes, raw_bytes;
     uint32_t head_window_bytes, epoch_bytes;
-    piece at[GAAC_MAX_UNITS]; // K's and V's parts of shared units are no more than units apart are
+    piece at[GAAC_MAX_UNITS]; // K and V of a unit that has both are no more than K's and V's units apart
 };
 
 // The pieces of the wanted parts, in the order in which a head has them.
@@ -55,6 +55,17 @@ inline void make_pieces(piece_list *out, const geometry *sizes, bool k, bool v)
                 unit->fixed_v_offset, unit->raw_v_offset, sizes->window_v[u], unit->channel, entry, GAAC_V, unit->hv,
                 unit->fragments};
     }
+}
+
+// Says that a pointer is to device memory, which the compiler does not see by itself: loads from there need not wait
+// for stores to shared memory.
+__device__ inline void assume_global(const void *pointer)
+{
+#ifdef __CUDA_ARCH__
+    __builtin_assume(__isGlobal(pointer));
+#else
+    (void)pointer;
+#endif
 }
 
 // Where a piece's values are.
