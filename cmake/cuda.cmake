@@ -47,8 +47,9 @@ add_library(gaac_cuda_objects OBJECT ${GAAC_CUDA_SOURCES})
 set_target_properties(gaac_cuda_objects PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
   CUDA_VISIBILITY_PRESET hidden)
 # No exceptions, no run-time types, no guards of static variables: the library needs nothing of libstdc++.
+# Functions for both host and device have pragmas that only the device compiler knows.
 target_compile_options(gaac_cuda_objects PRIVATE
-  -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+  -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
   $<$<BOOL:${GAAC_WERROR}>:-Werror=all-warnings>)
 target_include_directories(gaac_cuda_objects PRIVATE src PUBLIC
   ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_CURRENT_BINARY_DIR}/include)
