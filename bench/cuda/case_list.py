@@ -1,0 +1,146 @@
+"""What bench.py measures. The order is that of importance: a run may be cut short.
+
+A target is what was set out for on one H200: a speed-up against the best BF16 attention of the run, or microseconds or
+GB/s.
+"""
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    batch: int
+    tokens: int  # of each sequence; the longest, if spread
+    head_dim: int = 128
+    group: int = 8  # query heads of a KV head
+    query_tokens: int = 1
+    data: str = "synthetic"
+    raw: float = 0.0  # share of blocks that are kept raw
+    spread: bool = False  # sequences of all lengths up to tokens
+    kv_heads: int = 8
+    target: float = None
+    quick: bool = False
+
+    @property
+    def name(self):
+        size = f"{self.tokens // 1024}K" if self.tokens % 1024 == 0 else str(self.tokens)
+        words = [f"attention D{self.head_dim} GQA{self.group} {self.batch}x{'to ' if self.spread else ''}{size}"]
+        if self.query_tokens > 1:
+            words.append(f"{self.query_tokens} queries")
+        if self.raw:
+            words.append(f"{self.raw:.0%} raw")
+        if self.data != "synthetic":
+            words.append(self.data)
+        return " ".join(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecompressFirst:
+    tokens: int
+    target: float = None
+    quick: bool = False
+
+    @property
+    def name(self):
+        return f"decompress first 1x{self.tokens // 1024}K"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefill:
+    batch: int
+    tokens: int
+    data: str = "synthetic"
+    target: float = None
+    quick: bool = False
+
+    @property
+    def name(self):
+        return f"encode prefill {self.batch}x{self.tokens // 1024}K" + ("" if self.data == "synthetic" else
+                                                                        f" {self.data}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Completed:
+    batch: int
+    target: float = None
+    quick: bool = False
+
+    @property
+    def name(self):
+        return f"append a token, {self.batch} sequences"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    batch: int
+    tokens: int
+    data: str = "synthetic"
+    head_dim: int = 128
+    target: float = None
+    quick: bool = False
+
+    @property
+    def name(self):
+        return (f"decode {self.batch}x{self.tokens // 1024}K" + (f" D{self.head_dim}" if self.head_dim != 128 else "")
+                + ("" if self.data == "synthetic" else f" {self.data}"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Compressors:
+    data: str
+    head_dim: int
+    tokens: int = 32768
+    quick: bool = False
+
+    @property
+    def name(self):
+        return f"compressors {self.data} D{self.head_dim}"
+
+
+K = 1024
+CASES = (
+    Attention(8, 32 * K, target=1.33, quick=True),
+    Attention(4, 64 * K, target=1.33),
+    Attention(32, 16 * K, target=1.33),
+    Attention(1, 128 * K, target=1.30),
+    Attention(1, 64 * K, target=1.26, quick=True),
+    Attention(1, 16 * K, target=1.07),
+    Attention(1, 8 * K, target=1.0),
+    Attention(1, 4 * K, target=1.0, quick=True),
+    Attention(8, 32 * K, head_dim=64, target=1.27, quick=True),
+    Attention(8, 32 * K, head_dim=256, target=1.30, quick=True),
+    Attention(8, 32 * K, raw=0.01),
+    Attention(8, 32 * K, raw=0.10, quick=True),
+    Prefill(4, 8 * K, target=1000, quick=True),
+    Completed(64, target=10, quick=True),
+    Decode(8, 32 * K, target=2200, quick=True),
+    DecompressFirst(64 * K, target=2.0, quick=True),
+    Attention(8, 32 * K, data="gemma", quick=True),
+    Attention(4, 64 * K, data="gemma"),
+    Attention(8, 32 * K, head_dim=64, data="smollm2"),
+    Attention(8, 32 * K, head_dim=256, data="gemma"),
+    Compressors("gemma", 128, quick=True),
+    Compressors("smollm2", 64),
+    Compressors("synthetic", 128),
+    Attention(64, 2 * K),
+    Attention(128, 4 * K),
+    Attention(64, 8 * K, spread=True, quick=True),
+    Attention(8, 32 * K, group=4),
+    Attention(8, 32 * K, group=1),
+    Attention(8, 32 * K, query_tokens=2),
+    Attention(8, 32 * K, query_tokens=4, quick=True),
+    Attention(8, 32 * K, query_tokens=8),
+    Attention(1, 64 * K, query_tokens=4),
+    Prefill(1, 8 * K),
+    Prefill(16, 2 * K),
+    Prefill(4, 8 * K, data="gemma"),
+    Completed(8),
+    Completed(256),
+    Decode(1, 64 * K),
+    Decode(8, 32 * K, data="gemma"),
+    Decode(8, 32 * K, head_dim=64),
+    DecompressFirst(16 * K),
+    Attention(8, 16 * K, head_dim=96),
+    Attention(8, 16 * K, head_dim=192),
+    Attention(1, 32 * K),
+    Attention(1, 2 * K),
+)
