@@ -1,0 +1,438 @@
+// A warp and one unit of a block: gathering its values in fragment order, storing new tokens into a raw block,
+// encoding.
+#ifndef GAAC_CUDA_UNIT_ENCODE_CUH
+#define GAAC_CUDA_UNIT_ENCODE_CUH
+
+#include "cuda/half_code.cuh"
+#include "cuda/raw_blocks.cuh"
+#include "cuda/unit_plain.cuh"
+
+namespace gaac
+{
+
+// Where a block's values come from: rows, or a raw block. Never indexed by part, which would put it into local memory.
+struct block_source {
+    const uint16_t *k, *v; // rows of head 0 of the first token
+    bool wide;             // rows and strides allow loads of 16 bytes
+    const uint8_t *raw;    // the raw block; NULL: rows
+};
+
+// Values of one part of a unit.
+struct part_source {
+    const uint16_t *rows; // of the unit's first channel
+    uint64_t stride;
+    bool wide;
+    const uint8_t *fragments; // or NULL
+};
+
+__device__ __forceinline__ uint32_t raw_part_offset(const gaac_unit &unit, unsigned part)
+{
+    return part == GAAC_K ? unit.raw_k_offset : unit.raw_v_offset;
+}
+__device__ __forceinline__ uint32_t fixed_part_offset(const gaac_unit &unit, unsigned part)
+{
+    return part == GAAC_K ? unit.fixed_offset : unit.fixed_v_offset;
+}
+__device__ __forceinline__ bool unit_has(const gaac_unit &unit, unsigned part)
+{
+    return part == GAAC_K ? unit.has_k : unit.has_v;
+}
+
+__device__ __forceinline__ part_source source_of(const block_source &source, const gaac_kv_rows &rows,
+                                                 const geometry &sizes, const gaac_unit &unit, uint32_t head,
+                                                 unsigned part)
+{
+    part_source found;
+    found.rows = part == GAAC_K ? source.k + head * rows.k_head_stride : source.v + head * rows.v_head_stride;
+    found.rows += unit.channel;
+    found.stride = part == GAAC_K ? rows.k_token_stride : rows.v_token_stride;
+    found.wide = source.wide;
+    found.fragments =
+        source.raw == nullptr ? nullptr : source.raw + head * sizes.layout.head_raw_bytes + raw_part_offset(unit, part);
+    return found;
+}
+
+// ---- gathering --------------------------------------------------------------------------------
+
+// Eight elements.
+template <bool wide> __device__ __forceinline__ uint4 load_eight(const uint16_t *at)
+{
+    if (wide)
+        return *reinterpret_cast<const uint4 *>(at);
+    return make_uint4(at[0] | static_cast<uint32_t>(at[1]) << 16, at[2] | static_cast<uint32_t>(at[3]) << 16,
+                      at[4] | static_cast<uint32_t>(at[5]) << 16, at[6] | static_cast<uint32_t>(at[7]) << 16);
+}
+
+// A half of K: 16 channels each of tokens g and g + 8.
+template <bool wide>
+__device__ __forceinline__ void gather_k_rows(const part_source &source, unsigned hv, unsigned h, unsigned lane,
+                                              uint32_t pairs[16])
+{
+    const unsigned g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (unsigned s = 0; s < 2; s++) {
+        const uint16_t *row = source.rows + (g + 8 * s) * source.stride + 16 * (hv * t + h);
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++) {
+            const uint4 x = load_eight<wide>(row + 8 * i);
+            pairs[8 * i + 2 * s] = x.x;
+            pairs[8 * i + 2 * s + 1] = x.y;
+            pairs[8 * i + 4 + 2 * s] = x.z;
+            pairs[8 * i + 4 + 2 * s + 1] = x.w;
+        }
+    }
+}
+
+// A half of V: 8 channels each of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
+template <bool wide>
+__device__ __forceinline__ void gather_v_rows(const part_source &source, unsigned hv, unsigned h, unsigned lane,
+                                              uint32_t pairs[16])
+{
+    const unsigned g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (unsigned s = 0; s < 2; s++) {
+        const uint16_t *row = source.rows + (2 * t + 8 * s) * source.stride + 8 * (hv * g + h);
+        const uint4 x = load_eight<wide>(row), y = load_eight<wide>(row + source.stride);
+        pairs[2 * s] = __byte_perm(x.x, y.x, 0x5410);
+        pairs[2 * s + 1] = __byte_perm(x.x, y.x, 0x7632);
+        pairs[4 + 2 * s] = __byte_perm(x.y, y.y, 0x5410);
+        pairs[4 + 2 * s + 1] = __byte_perm(x.y, y.y, 0x7632);
+        pairs[8 + 2 * s] = __byte_perm(x.z, y.z, 0x5410);
+        pairs[8 + 2 * s + 1] = __byte_perm(x.z, y.z, 0x7632);
+        pairs[12 + 2 * s] = __byte_perm(x.w, y.w, 0x5410);
+        pairs[12 + 2 * s + 1] = __byte_perm(x.w, y.w, 0x7632);
+    }
+}
+
+// The registers of a fragment as pairs, and back: the same for both directions.
+__device__ __forceinline__ uint4 exchange_middle(unsigned part, uint4 x)
+{
+    return part == GAAC_K ? make_uint4(x.x, x.z, x.y, x.w) : x;
+}
+
+// A lane's 16 registers of half h.
+__device__ __forceinline__ void gather_half(const part_source &source, unsigned part, unsigned hv, unsigned h,
+                                            unsigned lane, uint32_t pairs[16])
+{
+    if (source.fragments != nullptr) {
+        const uint8_t *fragment = source.fragments + 4 * h * GAAC_FRAGMENT_BYTES + lane_position(lane) * 16;
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++) {
+            const uint4 x = exchange_middle(part, *reinterpret_cast<const uint4 *>(fragment + j * GAAC_FRAGMENT_BYTES));
+            pairs[4 * j] = x.x;
+            pairs[4 * j + 1] = x.y;
+            pairs[4 * j + 2] = x.z;
+            pairs[4 * j + 3] = x.w;
+        }
+    } else if (part == GAAC_K) {
+        if (source.wide)
+            gather_k_rows<true>(source, hv, h, lane, pairs);
+        else
+            gather_k_rows<false>(source, hv, h, lane, pairs);
+    } else if (source.wide) {
+        gather_v_rows<true>(source, hv, h, lane, pairs);
+    } else {
+        gather_v_rows<false>(source, hv, h, lane, pairs);
+    }
+}
+
+// Token and channel of the unit of register r, half hi of fragment f at a lane.
+struct element_place {
+    unsigned token, channel;
+};
+__device__ __forceinline__ element_place place_of(unsigned part, unsigned fragments, unsigned f, unsigned lane,
+                                                  unsigned r, unsigned hi)
+{
+    const unsigned g = lane >> 2, t = lane & 3;
+    if (part == GAAC_K)
+        return {g + 8 * (r & 1), 4 * fragments * t + 4 * f + 2 * (r >> 1) + hi};
+    return {2 * t + 8 * (r >> 1) + hi, 2 * fragments * g + 2 * f + (r & 1)};
+}
+
+__device__ __forceinline__ uint32_t load_element(const part_source &source, unsigned part, unsigned fragments,
+                                                 unsigned f, unsigned lane, unsigned r, unsigned hi)
+{
+    if (source.fragments != nullptr)
+        return reinterpret_cast<const uint16_t *>(source.fragments +
+                                                  f * GAAC_FRAGMENT_BYTES)[lane_position(lane) * 8 + 2 * r + hi];
+    const element_place at = place_of(part, fragments, f, lane, r, hi);
+    return source.rows[at.token * source.stride + at.channel];
+}
+
+// A part of any unit into fragment order: raw blocks, and what a slot keeps of a remainder.
+__device__ __forceinline__ void store_fragments(const part_source &source, unsigned part, const gaac_unit &unit,
+                                                unsigned lane, uint8_t *out)
+{
+    out += lane_position(lane) * 16;
+    if (unit.hv > 0) {
+#pragma unroll 1
+        for (unsigned h = 0; h < unit.hv; h++) {
+            uint32_t pairs[16];
+            gather_half(source, part, unit.hv, h, lane, pairs);
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+                *reinterpret_cast<uint4 *>(out + (4 * h + j) * GAAC_FRAGMENT_BYTES) = exchange_middle(
+                    part, make_uint4(pairs[4 * j], pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]));
+        }
+        return;
+    }
+#pragma unroll 1
+    for (unsigned f = 0; f < unit.fragments; f++)
+#pragma unroll 1
+        for (unsigned r = 0; r < 4; r++)
+            *reinterpret_cast<uint32_t *>(out + f * GAAC_FRAGMENT_BYTES + 4 * r) =
+                load_element(source, part, unit.fragments, f, lane, r, 0) |
+                load_element(source, part, unit.fragments, f, lane, r, 1) << 16;
+}
+
+// Stores tokens `first` to `last` - 1 of a part, which lie in rows from token `first` on, into a raw block's fragments.
+__device__ __forceinline__ void store_tokens(const part_source &source, unsigned part, unsigned fragments,
+                                             unsigned first, unsigned last, unsigned lane, uint8_t *out)
+{
+    for (unsigned q = lane; q < 4 * fragments; q += 32) { // channels 4q .. 4q + 3
+        const uint16_t *row = source.rows + 4 * q;
+        for (unsigned token = first; token < last; token++, row += source.stride) {
+            uint2 x;
+            if (source.wide)
+                x = *reinterpret_cast<const uint2 *>(row);
+            else
+                x = make_uint2(row[0] | static_cast<uint32_t>(row[1]) << 16, row[2] | static_cast<uint32_t>(row[3])
+                                                                                          << 16);
+            if (part == GAAC_K) {
+                const unsigned t = q / fragments, f = q % fragments;
+                uint32_t *at = reinterpret_cast<uint32_t *>(out + f * GAAC_FRAGMENT_BYTES +
+                                                            gaac_position(token & 7, t) * 16 + (token >> 3) * 4);
+                at[0] = x.x;
+                at[2] = x.y;
+                continue;
+            }
+#pragma unroll
+            for (unsigned i = 0; i < 2; i++) { // channels 4q + 2i, + 1
+                const unsigned g = (2 * q + i) / fragments, f = (2 * q + i) % fragments;
+                uint16_t *at = reinterpret_cast<uint16_t *>(out + f * GAAC_FRAGMENT_BYTES +
+                                                            gaac_position(g, token >> 1 & 3) * 16 + (token >> 3) * 8) +
+                               (token & 1);
+                const uint32_t both = i == 0 ? x.x : x.y;
+                at[0] = static_cast<uint16_t>(both);
+                at[2] = static_cast<uint16_t>(both >> 16);
+            }
+        }
+    }
+}
+
+// ---- encoding ---------------------------------------------------------------------------------
+
+// What encoding a unit came to, until the block's pool is laid out. Bits 0-9: stored N bytes; 10-13: halves that have
+// exceptions, as in entries; 14: hv is 2; 16-28: exceptions.
+__device__ __forceinline__ uint32_t make_need(unsigned hv, uint32_t stored, uint32_t flags, uint32_t exceptions)
+{
+    return stored | flags << 10 | (hv - 1) << 14 | exceptions << 16;
+}
+__device__ __forceinline__ uint32_t need_stored(uint32_t need)
+{
+    return need & 0x3ff;
+}
+__device__ __forceinline__ uint32_t need_flags(uint32_t need)
+{
+    return need >> 10 & 0xf;
+}
+__device__ __forceinline__ uint32_t need_exceptions(uint32_t need)
+{
+    return need >> 16;
+}
+// Tags and stored N bytes: how many bytes they are.
+__device__ __forceinline__ uint32_t need_head(uint32_t need)
+{
+    return GAAC_TAG_BYTES * (1 + (need >> 14 & 1)) + need_stored(need);
+}
+// The variable part, in units of GAAC_POOL_ALIGN.
+__device__ __forceinline__ uint32_t need_length(uint32_t need)
+{
+    return (need_head(need) + 4 * need_exceptions(need) + GAAC_POOL_ALIGN - 1) / GAAC_POOL_ALIGN;
+}
+
+// A unit's variable part in shared memory, before it has its place.
+constexpr unsigned kept_records = 32; // the exceptions of a unit that are kept; those of one with more are found again
+struct variable_image {
+    uint32_t need;
+    uint32_t unused[3];
+    uint8_t head[GAAC_MAX_HV * (GAAC_TAG_BYTES + 2 * 128)];
+    uint32_t records[kept_records]; // from the end down
+};
+
+// What a warp notes of the halves of a unit, by part * hv + half.
+struct half_notes {
+    uint32_t n[2 * GAAC_MAX_HV][32];
+    uint32_t outside[2 * GAAC_MAX_HV][32]; // of halves that have exceptions
+};
+
+__device__ __forceinline__ uint32_t sum_of_lanes_below(uint32_t value, unsigned lane, uint32_t *total)
+{
+    uint32_t sum = value;
+#pragma unroll
+    for (unsigned step = 1; step < 32; step *= 2) {
+        const uint32_t below = __shfl_up_sync(all_lanes, sum, step);
+        sum += lane >= step ? below : 0;
+    }
+    *total = __shfl_sync(all_lanes, sum, 31);
+    return sum - value;
+}
+
+// Code words of half h; those of half 0 wait for half 1's first, which lies beside them.
+__device__ __forceinline__ void store_codes(unsigned hv, unsigned h, unsigned position, const uint32_t code[3],
+                                            uint32_t waiting[3], uint8_t *fixed)
+{
+    if (hv == 1) {
+        *reinterpret_cast<uint2 *>(fixed + gaac_code_offset(1, 0, 0, position)) = make_uint2(code[0], code[1]);
+        *reinterpret_cast<uint32_t *>(fixed + gaac_code_offset(1, 0, 2, position)) = code[2];
+    } else if (h == 0) {
+        waiting[0] = code[0];
+        waiting[1] = code[1];
+        waiting[2] = code[2];
+    } else {
+        *reinterpret_cast<uint4 *>(fixed + gaac_code_offset(2, 0, 0, position)) =
+            make_uint4(waiting[0], waiting[1], waiting[2], code[0]);
+        *reinterpret_cast<uint2 *>(fixed + gaac_code_offset(2, 1, 1, position)) = make_uint2(code[1], code[2]);
+    }
+}
+
+// Writes the exceptions of a lane's half; returns the number of the next.
+__device__ __forceinline__ uint32_t store_records(const part_source &source, unsigned part, unsigned hv, unsigned h,
+                                                  unsigned lane, uint32_t outside, uint32_t number, uint32_t count,
+                                                  uint32_t limit, uint32_t *end)
+{
+    for (; outside != 0; outside &= outside - 1, number++) {
+        const unsigned i = __ffs(outside) - 1, k = i >> 2, hi = i & 1;
+        const unsigned r = gaac_word_register(static_cast<gaac_part>(part), k & 1, i >> 1 & 1);
+        const uint32_t value = load_element(source, part, 4 * hv, 4 * h + (k >> 1), lane, r, hi);
+        if (number < limit)
+            end[-1 - static_cast<int>(number)] = (value >> 7 & 0xff) | hi << 8 | (4 * (k >> 1) + r) << 9 | h << 13 |
+                                                 part << 14 | lane_position(lane) << 15 |
+                                                 (number + 1 < count ? 0x80000000u : 0);
+    }
+    return number;
+}
+
+// Encodes a coded unit: the fixed parts to their place in the slot, the rest to image, all but the exceptions behind
+// the first `limit`; exceptions go below `end`. windows: the head's. Returns what make_need makes.
+__device__ __forceinline__ uint32_t encode_unit(const geometry &sizes, const gaac_kv_rows &rows, uint32_t u,
+                                                uint32_t head, const block_source &source, const uint8_t *windows,
+                                                unsigned lane, uint8_t *slot, half_notes *notes, variable_image *image,
+                                                uint32_t *end, uint32_t limit)
+{
+    const gaac_unit &unit = sizes.layout.unit[u];
+    const unsigned hv = unit.hv, position = lane_position(lane);
+    uint32_t tag = 0, flags = 0, exceptions = 0;
+#pragma unroll 1
+    for (unsigned part = unit.has_k ? 0 : 1; part < (unit.has_v ? 2 : 1); part++) {
+        const part_source values = source_of(source, rows, sizes, unit, head, part);
+        uint8_t *fixed = slot + head * sizes.layout.head_fixed_bytes + fixed_part_offset(unit, part);
+        const uint4 *bases =
+            reinterpret_cast<const uint4 *>(windows + (part == GAAC_K ? sizes.window_k[u] : sizes.window_v[u]));
+        bases += (part == GAAC_K ? lane & 3 : lane >> 2) * hv;
+        uint32_t waiting[3] = {0, 0, 0};
+#pragma unroll 1
+        for (unsigned h = 0; h < hv; h++) {
+            uint32_t pairs[16], word[8], offset[8], code[3], n, stored;
+            const uint4 b = bases[h];
+            const uint32_t base[4] = {b.x, b.y, b.z, b.w};
+            gather_half(values, part, hv, h, lane, pairs);
+            const uint32_t seen = half::split_words(pairs, base, word, offset);
+            uint4 *words = reinterpret_cast<uint4 *>(fixed + gaac_word_offset(h, 0, position));
+            words[0] = make_uint4(word[0], word[1], word[2], word[3]);
+            words[gaac_word_offset(0, 4, 0) / 16] = make_uint4(word[4], word[5], word[6], word[7]);
+            const unsigned i = part * hv + h;
+            if (__any_sync(all_lanes, (seen & half::above_nibbles) != 0)) {
+                uint32_t excluded[4];
+                const uint32_t outside = half::set_outside_apart(base, offset, excluded);
+                stored = half::pack_codes(offset, excluded, code, &n);
+                notes->outside[i][lane] = outside;
+                flags |= 1u << (2 * part + h);
+                exceptions += __popc(outside);
+            } else {
+                stored = half::pack_codes(offset, nullptr, code, &n);
+            }
+            store_codes(hv, h, position, code, waiting, fixed);
+            notes->n[i][lane] = n;
+            tag |= stored << 4 * i;
+        }
+    }
+
+    uint32_t total;
+    const uint32_t before = sum_of_lanes_below(__popc(tag) | exceptions << 16, lane, &total);
+    if (hv == 2)
+        reinterpret_cast<uint16_t *>(image->head)[position] = static_cast<uint16_t>(tag);
+    else
+        image->head[position] = static_cast<uint8_t>(tag);
+    uint8_t *next = image->head + GAAC_TAG_BYTES * hv + (before & 0xffff);
+#pragma unroll 1
+    for (unsigned i = 0; i < 2 * hv; i++) {
+        const uint32_t n = notes->n[i][lane];
+#pragma unroll
+        for (unsigned byte = 0; byte < 4; byte++)
+            if (tag >> (4 * i + byte) & 1)
+                *next++ = static_cast<uint8_t>(n >> 8 * byte);
+    }
+    if (flags != 0) {
+        uint32_t number = before >> 16;
+#pragma unroll 1
+        for (unsigned i = 0; i < 2 * hv; i++) {
+            const unsigned part = i / hv, h = i % hv;
+            if (flags >> (2 * part + h) & 1)
+                number = store_records(source_of(source, rows, sizes, unit, head, part), part, hv, h, lane,
+                                       notes->outside[i][lane], number, total >> 16, limit, end);
+        }
+    }
+    const uint32_t need = make_need(hv, total & 0xffff, flags, total >> 16);
+    if (lane == 0)
+        image->need = need;
+    __syncwarp();
+    return need;
+}
+
+// An image to its place in the pool. recorded: the exceptions are there already.
+__device__ __forceinline__ void store_image(const variable_image *image, unsigned lane, uint8_t *variable,
+                                            bool recorded)
+{
+    const uint32_t need = image->need, head = need_head(need), exceptions = need_exceptions(need);
+    const uint32_t words = need_length(need) * (GAAC_POOL_ALIGN / 4);
+    uint32_t *out = reinterpret_cast<uint32_t *>(variable);
+    const uint32_t *in = reinterpret_cast<const uint32_t *>(image->head);
+    for (uint32_t i = lane; i < words; i += 32) {
+        uint32_t value = 0;
+        if (4 * i < head) {
+            value = in[i];
+            if (head - 4 * i < 4)
+                value &= (1u << 8 * (head & 3)) - 1;
+        } else if (i >= words - exceptions) {
+            if (recorded)
+                continue;
+            value = image->records[kept_records - (words - i)];
+        }
+        out[i] = value;
+    }
+}
+
+// A part of a unit that lies coded in a slot, decoded into a raw block's fragments.
+__device__ __forceinline__ void reopen_part(const geometry &sizes, uint32_t u, uint32_t head, unsigned part,
+                                            const uint8_t *slot, uint32_t entry, const uint8_t *windows, unsigned lane,
+                                            uint8_t *out)
+{
+    const gaac_unit &unit = sizes.layout.unit[u];
+    const uint8_t *fixed = slot + head * sizes.layout.head_fixed_bytes + fixed_part_offset(unit, part);
+    if (unit.hv > 0) {
+        decode_part_plain(
+            unit.hv, static_cast<gaac_part>(part), fixed, slot + sizes.layout.fixed_bytes + gaac_entry_offset(entry),
+            gaac_entry_length(entry), (gaac_entry_exceptions(entry) >> 2 * part & 3) != 0,
+            reinterpret_cast<const uint32_t *>(windows + (part == GAAC_K ? sizes.window_k[u] : sizes.window_v[u])),
+            out);
+        return;
+    }
+    for (unsigned f = 0; f < unit.fragments; f++)
+        reinterpret_cast<uint4 *>(out + f * GAAC_FRAGMENT_BYTES)[lane] =
+            reinterpret_cast<const uint4 *>(fixed + f * GAAC_FRAGMENT_BYTES)[lane];
+}
+
+} // namespace gaac
+
+#endif
