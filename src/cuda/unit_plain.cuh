@@ -19,7 +19,7 @@ __host__ __device__ inline unsigned plain_count(uint32_t word)
 
 __host__ __device__ inline uint32_t plain_rotate(uint32_t word, unsigned bits)
 {
-    return word >> (bits & 31) | word << (32 - bits & 31);
+    return word >> (bits & 31) | word << ((32 - bits) & 31);
 }
 
 // Takes the bits of a where mask is set, else those of b.
