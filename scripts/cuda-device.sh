@@ -20,5 +20,5 @@ for program in "$package"/bin/*; do
 done | sort -u | while read -r library; do cp -L "$library" "$package/lib/"; done
 strip --strip-unneeded "$package"/bin/* "$package"/lib/*
 cp tests/cuda/run-on-device.sh "$package/"
-if [ -d tests/cuda/travel ]; then cp -r tests/cuda/travel "$package/"; fi
+"$tree/tests/cuda/test_travel" write "$package/cpu-blocks.json"
 du -sh "$package" | sed 's/^/packed: /'

@@ -50,9 +50,11 @@ for program in "$here"/bin/test_*; do
     name=$(basename "$program")
     wanted "$name" || continue
     count=$((count + 1))
-    run "$name" "$program"
+    arguments=()
+    # The CPU's blocks came along; the GPU's are to become tests/cuda/golden/gpu-blocks.json.
+    [ "$name" != test_cuda_travel ] || arguments=("$here/cpu-blocks.json" "${OUT:-$logs}/gpu-blocks.json")
+    run "$name" "$program" ${arguments[@]+"${arguments[@]}"}
     for tool in ${tools[@]+"${tools[@]}"}; do
-        case $name in test_cuda_*) ;; *) continue ;; esac
         run "$name.$tool" env GAAC_TEST_SMALL=1 compute-sanitizer --tool "$tool" --error-exitcode 9 "$program"
     done
 done
