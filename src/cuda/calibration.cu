@@ -113,15 +113,15 @@ struct block_histogram_params {
     uint32_t *counts[2];
 };
 
-// Adds the exponents of n tokens of a channel, each different one once.
-template <unsigned n> __device__ __forceinline__ void add_channel(const unsigned (&exponents)[n], uint32_t *counts)
+// Adds the exponents of eight tokens of a channel, each different one once.
+__device__ __forceinline__ void add_channel(const unsigned (&exponents)[8], uint32_t *counts)
 {
 #pragma unroll
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < 8; i++) {
         unsigned same = 0;
         bool first = true;
 #pragma unroll
-        for (unsigned j = 0; j < n; j++) {
+        for (unsigned j = 0; j < 8; j++) {
             same += exponents[j] == exponents[i];
             first = first && (j >= i || exponents[j] != exponents[i]);
         }
@@ -162,22 +162,16 @@ __global__ void __launch_bounds__(32 * block_warps)
         const unsigned fragments = what.fragments;
         const size_t head_dim = p.head_dim[what.part], heads = p.pieces.heads;
         for (unsigned channel = lane; channel < fragments * GAAC_FRAGMENT_CHANNELS; channel += 32) {
-            const size_t at = (head * head_dim + what.channel + channel) * 256;
-            if (what.part == GAAC_K) {
-                unsigned exponents[GAAC_BLOCK_TOKENS];
-#pragma unroll
-                for (unsigned token = 0; token < GAAC_BLOCK_TOKENS; token++)
-                    exponents[token] = exponent_of(values[gaac_k_index(fragments, token, channel)]);
-                add_channel(exponents, p.counts[GAAC_K] + at);
-            } else {
+            uint32_t *at = p.counts[what.part] + (head * head_dim + what.channel + channel) * 256;
 #pragma unroll 1
-                for (unsigned parity = 0; parity < 2; parity++) {
-                    unsigned exponents[GAAC_BLOCK_TOKENS / 2];
+            for (unsigned half = 0; half < 2; half++) { // K: of the tokens in their order. V: by parity
+                unsigned exponents[8];
 #pragma unroll
-                    for (unsigned i = 0; i < GAAC_BLOCK_TOKENS / 2; i++)
-                        exponents[i] = exponent_of(values[gaac_v_index(fragments, 2 * i + parity, channel)]);
-                    add_channel(exponents, p.counts[GAAC_V] + parity * heads * head_dim * 256 + at);
-                }
+                for (unsigned i = 0; i < 8; i++)
+                    exponents[i] =
+                        exponent_of(values[what.part == GAAC_K ? gaac_k_index(fragments, 8 * half + i, channel)
+                                                               : gaac_v_index(fragments, 2 * i + half, channel)]);
+                add_channel(exponents, at + (what.part == GAAC_V ? half * heads * head_dim * 256 : 0));
             }
         }
     }

@@ -10,8 +10,14 @@
 namespace gaac
 {
 
-constexpr int decode_warps = 8;  // of a thread block
-constexpr int decode_blocks = 4; // thread blocks that a multiprocessor holds at once: 64 registers a thread
+constexpr int decode_warps = 8; // of a thread block
+// Thread blocks that a multiprocessor holds at once: what its shared memory is good for. Four leave 64 registers a
+// thread.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+constexpr int decode_blocks = __CUDA_ARCH__ == 800 ? 3 : 2;
+#else
+constexpr int decode_blocks = 4;
+#endif
 
 // Chunks of 16 bytes of the variable part that are copied to shared memory: tags and all N bytes of a unit, and what
 // read_window may read behind them. Exceptions lie there too, unless the variable part is longer.

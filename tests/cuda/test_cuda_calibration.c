@@ -206,7 +206,9 @@ static void test_set_windows(void **state)
         gaac_layout_init(&layout, &shape);
         uint8_t *wild = malloc(sizes.window_table_bytes), *table = malloc(sizes.window_table_bytes);
         uint8_t *words = malloc(sizes.window_bytes);
-        assert_true(wild != NULL && table != NULL && words != NULL);
+        assert_non_null(wild);
+        assert_non_null(table);
+        assert_non_null(words);
         const size_t k_bases = (size_t)shape.kv_heads * shape.head_dim_k;
         for (size_t b = 0; b < sizes.window_table_bytes; b++) {
             const size_t v = b - k_bases, v_bases = (size_t)shape.kv_heads * shape.head_dim_v;
