@@ -9,7 +9,7 @@ namespace gaac
 {
 
 // All that a thread block may have without being asked for: write_launch_of never needs more.
-static_assert(sizeof(write_shared) + write_warps * (sizeof(half_notes) + image_rounds * sizeof(variable_image)) +
+static_assert(sizeof(write_shared) + write_warps * (sizeof(warp_memory) + image_rounds * sizeof(variable_image)) +
                       sizeof(uint32_t) * GAAC_MAX_KV_HEADS * 2 * (GAAC_MAX_HEAD_DIM / 128) <=
                   48 << 10,
               "shared memory of the largest shape");
@@ -69,8 +69,8 @@ static gaac_status launch_write(const gaac_cuda *cuda, write_call *call, uint64_
     const write_launch launch = write_launch_of(call->sizes);
     const uint64_t most = static_cast<uint64_t>(cuda->multiprocessors) * 16;
     const uint32_t grid = static_cast<uint32_t>(tasks < most ? tasks : most);
-    uint32_t rounds = launch.rounds;
-    void *arguments[] = {call, &rounds};
+    call->rounds = launch.rounds;
+    void *arguments[] = {call};
     const cudaError_t status = cudaLaunchKernel(reinterpret_cast<const void *>(write_blocks), dim3(grid),
                                                 dim3(32 * launch.warps), arguments, launch.shared_bytes, stream);
     return status == cudaSuccess ? check_launch(what, error) : check_cuda(status, what, error);

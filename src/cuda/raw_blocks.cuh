@@ -73,6 +73,7 @@ __device__ __forceinline__ uint32_t *entries_of(const cache_view &cache, uint32_
 __device__ __forceinline__ void set_entries(const cache_view &cache, uint32_t count, uint32_t block, uint32_t entry)
 {
     uint32_t *entries = entries_of(cache, block);
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < count; i += blockDim.x)
         entries[i] = entry;
 }

@@ -159,30 +159,34 @@ __device__ __forceinline__ uint32_t load_element(const part_source &source, unsi
     return source.rows[at.token * source.stride + at.channel];
 }
 
-// A part of any unit into fragment order: raw blocks, and what a slot keeps of a remainder.
-__device__ __forceinline__ void store_fragments(const part_source &source, unsigned part, const gaac_unit &unit,
+// A part of a coded unit into fragment order.
+__device__ __forceinline__ void store_halves(const part_source &source, unsigned part, unsigned hv, unsigned lane,
+                                             uint8_t *out)
+{
+    out += lane_position(lane) * 16;
+#pragma unroll 1
+    for (unsigned h = 0; h < hv; h++) {
+        uint32_t pairs[16];
+        gather_half(source, part, hv, h, lane, pairs);
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            *reinterpret_cast<uint4 *>(out + (4 * h + j) * GAAC_FRAGMENT_BYTES) = exchange_middle(
+                part, make_uint4(pairs[4 * j], pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]));
+    }
+}
+
+// A part of a remainder likewise, which is what a slot keeps of it too.
+__device__ __forceinline__ void store_remainder(const part_source &source, unsigned part, unsigned fragments,
                                                 unsigned lane, uint8_t *out)
 {
     out += lane_position(lane) * 16;
-    if (unit.hv > 0) {
 #pragma unroll 1
-        for (unsigned h = 0; h < unit.hv; h++) {
-            uint32_t pairs[16];
-            gather_half(source, part, unit.hv, h, lane, pairs);
-#pragma unroll
-            for (unsigned j = 0; j < 4; j++)
-                *reinterpret_cast<uint4 *>(out + (4 * h + j) * GAAC_FRAGMENT_BYTES) = exchange_middle(
-                    part, make_uint4(pairs[4 * j], pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]));
-        }
-        return;
-    }
-#pragma unroll 1
-    for (unsigned f = 0; f < unit.fragments; f++)
+    for (unsigned f = 0; f < fragments; f++)
 #pragma unroll 1
         for (unsigned r = 0; r < 4; r++)
             *reinterpret_cast<uint32_t *>(out + f * GAAC_FRAGMENT_BYTES + 4 * r) =
-                load_element(source, part, unit.fragments, f, lane, r, 0) |
-                load_element(source, part, unit.fragments, f, lane, r, 1) << 16;
+                load_element(source, part, fragments, f, lane, r, 0) |
+                load_element(source, part, fragments, f, lane, r, 1) << 16;
 }
 
 // Stores tokens `first` to `last` - 1 of a part, which lie in rows from token `first` on, into a raw block's fragments.
@@ -191,6 +195,7 @@ __device__ __forceinline__ void store_tokens(const part_source &source, unsigned
 {
     for (unsigned q = lane; q < 4 * fragments; q += 32) { // channels 4q .. 4q + 3
         const uint16_t *row = source.rows + 4 * q;
+#pragma unroll 1
         for (unsigned token = first; token < last; token++, row += source.stride) {
             uint2 x;
             if (source.wide)
@@ -398,6 +403,7 @@ __device__ __forceinline__ void store_image(const variable_image *image, unsigne
     const uint32_t words = need_length(need) * (GAAC_POOL_ALIGN / 4);
     uint32_t *out = reinterpret_cast<uint32_t *>(variable);
     const uint32_t *in = reinterpret_cast<const uint32_t *>(image->head);
+#pragma unroll 1
     for (uint32_t i = lane; i < words; i += 32) {
         uint32_t value = 0;
         if (4 * i < head) {

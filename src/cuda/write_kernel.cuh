@@ -26,6 +26,7 @@ struct write_call {
     bool wide; // rows and strides are multiples of 16 bytes
     bool keep_raw;
     uint32_t epoch;
+    uint32_t rounds; // images that each warp has
     // gaac_cuda_append
     const int32_t *query_start, *lengths, *block_table;
     uint64_t block_table_stride;
@@ -38,20 +39,44 @@ struct write_call {
 
 // What is asked of one block.
 struct block_task {
+    uint64_t k, v;        // elements from the call's rows to token `first` of head 0
     uint32_t block;
     uint32_t first, last; // tokens of the block that are new
-    uint64_t k, v;        // elements from the call's rows to token `first` of head 0
     bool own;             // no new tokens: encode what the block holds
 };
 
-// Shared memory: this, then half_notes [warps], variable_image [warps][rounds], uint32_t [entries] (what encoding the
-// units came to, then their table entries).
+// What of the values that a block held stays in its raw block.
+enum raw_content { RAW_KEPT, RAW_DECODED, RAW_ZEROED, RAW_REPLACED };
+
+// The same with what a warp found out on the way. It lies in shared memory, a copy for each warp, since the registers
+// are needed for values.
+struct warp_task {
+    block_task task;
+    uint32_t state; // the block's first entry, before
+    uint32_t raw;   // its raw block, or no_raw_block
+    raw_content content;
+    bool from_rows; // it is encoded from the rows, else from its raw block
+    bool fill;      // in this pass values go into the raw block
+    bool code;      // in this pass they go into the slot
+};
+
+// What a warp has of shared memory. Its images follow it.
+struct warp_memory {
+    warp_task work;
+    half_notes notes;
+};
+
+// Shared memory: this, then uint32_t [entries, a multiple of 4] (what encoding the units came to, then their table
+// entries), then for each warp its warp_memory and variable_image [rounds].
 struct write_shared {
     uint64_t counters[COUNTERS]; // of this thread block; thread 0's
     uint32_t raw;                // index of a raw block just taken
     uint32_t used;               // bytes of the pool, or more than fit
-    uint32_t unused[2];
 };
+static_assert(sizeof(write_shared) % 16 == 0 && sizeof(warp_memory) % 16 == 0 && sizeof(variable_image) % 16 == 0,
+              "all of it on 16-byte boundaries");
+
+extern __shared__ uint4 write_memory[];
 
 // How many warps, and how many images each has.
 struct write_launch {
@@ -65,7 +90,7 @@ inline write_launch write_launch_of(const geometry &sizes)
     launch.warps = (pairs + turns - 1) / turns;
     launch.rounds = turns < image_rounds ? turns : image_rounds;
     launch.shared_bytes =
-        static_cast<uint32_t>(sizeof(write_shared) + launch.warps * sizeof(half_notes) +
+        static_cast<uint32_t>(sizeof(write_shared) + launch.warps * (sizeof(warp_task) + sizeof(half_notes)) +
                               launch.warps * launch.rounds * sizeof(variable_image) + sizes.entries * sizeof(uint32_t));
     return launch;
 }
@@ -152,16 +177,53 @@ __device__ __forceinline__ bool find_encode_task(const write_call &call, uint32_
 
 // ---- one block --------------------------------------------------------------------------------
 
-// A thread block's parts of shared memory, and who the calling thread is.
+// The calling thread's index; read again where it is needed, rather than held in a register, as is all that follows
+// from it.
+__device__ __forceinline__ unsigned thread_index()
+{
+#ifdef __CUDA_ARCH__
+    unsigned index;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+    return index;
+#else
+    return threadIdx.x;
+#endif
+}
+
+// Who the calling thread is, and its warp's shared memory.
 struct writer {
-    write_shared *shared;
-    half_notes *notes;      // the warp's
-    variable_image *images; // the warp's
-    uint32_t *needs;
-    uint32_t pairs, warps, rounds;
     unsigned warp, lane;
+    warp_memory *own;
 };
 
+__device__ __forceinline__ write_shared *shared_head()
+{
+    return reinterpret_cast<write_shared *>(write_memory);
+}
+__device__ __forceinline__ uint32_t *shared_needs()
+{
+    return reinterpret_cast<uint32_t *>(shared_head() + 1);
+}
+__device__ __forceinline__ writer make_writer(const write_call &call)
+{
+    const unsigned index = thread_index();
+    writer me;
+    me.warp = index / 32;
+    me.lane = index % 32;
+    me.own = reinterpret_cast<warp_memory *>(
+        reinterpret_cast<uint8_t *>(shared_needs() + (call.sizes.entries + 3) / 4 * 4) +
+        me.warp * static_cast<uint32_t>(sizeof(warp_memory) + call.rounds * sizeof(variable_image)));
+    return me;
+}
+__device__ __forceinline__ variable_image *image_of(const write_call &call, const writer &me, uint32_t round)
+{
+    return reinterpret_cast<variable_image *>(me.own + 1) + min(round, call.rounds - 1);
+}
+
+__device__ __forceinline__ uint32_t pairs_of(const write_call &call)
+{
+    return call.sizes.layout.units * call.sizes.layout.shape.kv_heads;
+}
 __device__ __forceinline__ uint8_t *slot_of(const write_call &call, uint32_t block)
 {
     return call.cache.slots + block * call.cache.slot_stride;
@@ -192,10 +254,10 @@ __device__ __forceinline__ uint32_t take_raw_block_together(const write_call &ca
     if (me.warp == 0) {
         const uint32_t taken = take_raw_block(call.cache, block);
         if (me.lane == 0)
-            me.shared->raw = taken;
+            shared_head()->raw = taken;
     }
     __syncthreads();
-    return me.shared->raw;
+    return shared_head()->raw;
 }
 
 // No raw block was free: the block is empty now.
@@ -203,16 +265,16 @@ __device__ __forceinline__ void lose_block(const write_call &call, const writer 
 {
     set_entries(call.cache, call.sizes.entries, block, 0);
     if (threadIdx.x == 0)
-        me.shared->counters[LOST]++;
+        shared_head()->counters[LOST]++;
 }
 
-enum raw_content { RAW_KEPT, RAW_DECODED, RAW_ZEROED, RAW_REPLACED };
-
 // Puts one unit's values into the block's raw block: what it held before, then what is new.
-__device__ __forceinline__ void fill_raw_unit(const write_call &call, const writer &me, const block_task &task,
-                                              const block_source &rows, uint32_t u, uint32_t head, uint32_t state,
-                                              raw_content content, uint8_t *raw)
+__device__ __forceinline__ void fill_raw_unit(const write_call &call, const writer &me, const block_source &rows,
+                                              uint32_t u, uint32_t head)
 {
+    const block_task &task = me.own->work.task;
+    const raw_content content = me.own->work.content;
+    uint8_t *raw = raw_block_at(call, me.own->work.raw);
     const gaac_unit &unit = call.sizes.layout.unit[u];
     const uint32_t *entries = entries_of(call.cache, task.block) + head * call.sizes.layout.coded_units;
 #pragma unroll 1
@@ -222,7 +284,7 @@ __device__ __forceinline__ void fill_raw_unit(const write_call &call, const writ
         uint8_t *out = raw + head * call.sizes.layout.head_raw_bytes + raw_part_offset(unit, part);
         if (content == RAW_DECODED)
             reopen_part(call.sizes, u, head, part, slot_of(call, task.block), unit.hv > 0 ? entries[unit.entry] : 0,
-                        windows_of(call, state >> entry_epoch_shift & entry_epoch_mask, head), me.lane, out);
+                        windows_of(call, me.own->work.state >> entry_epoch_shift & entry_epoch_mask, head), me.lane, out);
         else if (content == RAW_ZEROED)
             for (unsigned f = 0; f < unit.fragments; f++)
                 reinterpret_cast<uint4 *>(out + f * GAAC_FRAGMENT_BYTES)[me.lane] = make_uint4(0, 0, 0, 0);
@@ -230,32 +292,14 @@ __device__ __forceinline__ void fill_raw_unit(const write_call &call, const writ
         if (task.own)
             continue;
         const part_source values = source_of(rows, call.rows, call.sizes, unit, head, part);
-        if (content == RAW_REPLACED && task.last == GAAC_BLOCK_TOKENS)
-            store_fragments(values, part, unit, me.lane, out);
+        if (content == RAW_REPLACED && task.last == GAAC_BLOCK_TOKENS && unit.hv > 0)
+            store_halves(values, part, unit.hv, me.lane, out);
+        else if (content == RAW_REPLACED && task.last == GAAC_BLOCK_TOKENS)
+            store_remainder(values, part, unit.fragments, me.lane, out);
         else
             store_tokens(values, part, unit.fragments, task.first, task.last, me.lane, out);
     }
     __syncwarp();
-}
-
-// Pass 1: a unit into the slot, as far as its place is known.
-__device__ __forceinline__ void encode_pair(const write_call &call, const writer &me, const block_task &task,
-                                            const block_source &source, uint32_t u, uint32_t head, uint32_t round)
-{
-    const gaac_unit &unit = call.sizes.layout.unit[u];
-    uint8_t *slot = slot_of(call, task.block);
-    if (unit.hv > 0) {
-        variable_image *image = me.images + min(round, me.rounds - 1);
-        const uint32_t need = encode_unit(call.sizes, call.rows, u, head, source, windows_of(call, call.epoch, head),
-                                          me.lane, slot, me.notes, image, image->records + kept_records, kept_records);
-        if (me.lane == 0)
-            me.needs[head * call.sizes.layout.coded_units + unit.entry] = need;
-        return;
-    }
-    for (unsigned part = 0; part < 2; part++)
-        if (unit_has(unit, part))
-            store_fragments(source_of(source, call.rows, call.sizes, unit, head, part), part, unit, me.lane,
-                            slot + head * call.sizes.layout.head_fixed_bytes + fixed_part_offset(unit, part));
 }
 
 // Between the passes: places of all units in the pool, as table entries; shared->used tells whether the block fits.
@@ -266,12 +310,12 @@ __device__ __forceinline__ void place_units(const write_call &call, const writer
     bool fits = true;
     for (uint32_t from = 0; from < call.sizes.entries; from += 32) {
         const bool inside = from + me.lane < call.sizes.entries;
-        const uint32_t need = inside ? me.needs[from + me.lane] : 0, length = inside ? need_length(need) : 0;
+        const uint32_t need = inside ? shared_needs()[from + me.lane] : 0, length = inside ? need_length(need) : 0;
         uint32_t total;
         const uint32_t at = used + sum_of_lanes_below(length, me.lane, &total);
         fits = fits && length <= GAAC_MAX_UNIT_POOL / GAAC_POOL_ALIGN;
         if (inside)
-            me.needs[from + me.lane] =
+            shared_needs()[from + me.lane] =
                 gaac_entry_make(at * GAAC_POOL_ALIGN, length * GAAC_POOL_ALIGN, need_flags(need)) |
                 call.epoch << entry_epoch_shift;
         used += total;
@@ -284,166 +328,208 @@ __device__ __forceinline__ void place_units(const write_call &call, const writer
            exceptions <= call.sizes.layout.max_exceptions;
     if (me.lane != 0)
         return;
-    uint64_t *counters = me.shared->counters;
-    me.shared->used = fits ? used * GAAC_POOL_ALIGN : no_raw_block;
-    counters[fits ? ENCODED : FALLBACKS]++;
+    uint64_t *counters = shared_head()->counters;
+    shared_head()->used = fits ? used * GAAC_POOL_ALIGN : no_raw_block;
     if (fits) {
+        counters[ENCODED]++;
         counters[POOL_BYTES] += used * GAAC_POOL_ALIGN;
         counters[EXCEPTIONS] += exceptions;
         counters[STORED_N] += stored;
     }
 }
 
-// Pass 2: the variable part of a unit.
-__device__ __forceinline__ void place_pair(const write_call &call, const writer &me, const block_task &task,
-                                           const block_source &source, uint32_t u, uint32_t head, uint32_t round)
+// A unit into the slot: pass 1 all of it but the variable part, pass 2 that.
+__device__ __forceinline__ void encode_pair(const write_call &call, const writer &me, const block_source &source,
+                                            uint32_t u, uint32_t head, uint32_t round,
+                                            bool second_pass)
 {
     const gaac_unit &unit = call.sizes.layout.unit[u];
-    if (unit.hv == 0)
+    uint8_t *slot = slot_of(call, me.own->work.task.block);
+    if (unit.hv == 0) {
+        for (unsigned part = 0; part < 2 && !second_pass; part++)
+            if (unit_has(unit, part))
+                store_remainder(source_of(source, call.rows, call.sizes, unit, head, part), part, unit.fragments,
+                                me.lane,
+                                slot + head * call.sizes.layout.head_fixed_bytes + fixed_part_offset(unit, part));
         return;
-    const uint32_t entry = me.needs[head * call.sizes.layout.coded_units + unit.entry];
-    uint8_t *slot = slot_of(call, task.block);
-    uint8_t *variable = slot + call.sizes.layout.fixed_bytes + gaac_entry_offset(entry);
-    variable_image *image = me.images + min(round, me.rounds - 1);
-    const bool overwritten = round + 1 >= me.rounds && me.rounds * me.warps < me.pairs;
-    const bool again = overwritten || need_exceptions(image->need) > kept_records;
-    if (again)
-        encode_unit(call.sizes, call.rows, u, head, source, windows_of(call, call.epoch, head), me.lane, slot, me.notes,
-                    image, reinterpret_cast<uint32_t *>(variable + gaac_entry_length(entry)), 0xffffffffu);
-    store_image(image, me.lane, variable, again);
-    __syncwarp(); // the image may be used again
+    }
+    uint32_t *need = shared_needs() + head * call.sizes.layout.coded_units + unit.entry;
+    variable_image *image = image_of(call, me, round);
+    uint8_t *variable = slot + call.sizes.layout.fixed_bytes;
+    uint32_t *end = image->records + kept_records;
+    uint32_t limit = kept_records;
+    bool again = false;
+    if (second_pass) {
+        const bool overwritten = round + 1 >= call.rounds && call.rounds * (blockDim.x / 32) < pairs_of(call);
+        again = overwritten || need_exceptions(image->need) > kept_records;
+        variable += gaac_entry_offset(*need);
+        end = reinterpret_cast<uint32_t *>(variable + gaac_entry_length(*need));
+        limit = 0xffffffffu;
+    }
+    if (!second_pass || again) {
+        const uint32_t found = encode_unit(call.sizes, call.rows, u, head, source,
+                                           windows_of(call, call.epoch, head), me.lane, slot, &me.own->notes, image, end,
+                                           limit);
+        if (!second_pass && me.lane == 0)
+            *need = found;
+    }
+    if (second_pass) {
+        store_image(image, me.lane, variable, again);
+        __syncwarp(); // the image may be used again
+    }
 }
 
-// The rest of a block that fits: the variable parts, zeros behind them, entries.
-__device__ __forceinline__ void finish_coded(const write_call &call, const writer &me, const block_task &task,
-                                             const block_source &source)
+// The end of a block that fits: zeros behind the variable parts, entries.
+__device__ __forceinline__ void finish_coded(const write_call &call, const writer &me, const block_task &task)
 {
-    const uint32_t units = call.sizes.layout.units;
-    for (uint32_t pair = me.warp, round = 0; pair < me.pairs; pair += me.warps, round++)
-        place_pair(call, me, task, source, pair % units, pair / units, round);
     uint4 *pool = reinterpret_cast<uint4 *>(slot_of(call, task.block) + call.sizes.layout.fixed_bytes);
-    for (uint32_t i = me.shared->used / 16 + threadIdx.x; i < call.cache.pool_bytes / 16; i += blockDim.x)
+#pragma unroll 1
+    for (uint32_t i = shared_head()->used / 16 + threadIdx.x; i < call.cache.pool_bytes / 16; i += blockDim.x)
         pool[i] = make_uint4(0, 0, 0, 0);
     uint32_t *entries = entries_of(call.cache, task.block);
+#pragma unroll 1
     for (uint32_t i = threadIdx.x; i < call.sizes.entries; i += blockDim.x)
-        entries[i] = me.needs[i];
+        entries[i] = shared_needs()[i];
 }
 
-// A block that does not fit stays raw, or becomes so.
-__device__ __forceinline__ void finish_raw(const write_call &call, const writer &me, const block_task &task,
-                                           const block_source &source, uint32_t raw)
+// What is to be done with the block of me.own->work.task. False: nothing more.
+__device__ __forceinline__ bool start_block(const write_call &call)
 {
-    if (source.raw == nullptr) {
-        if (raw == no_raw_block && (raw = take_raw_block_together(call, me, task.block)) == no_raw_block) {
-            if (threadIdx.x == 0)
-                me.shared->counters[FALLBACKS]--;
-            lose_block(call, me, task.block);
-            return;
-        }
-        const uint32_t units = call.sizes.layout.units;
-        for (uint32_t pair = me.warp; pair < me.pairs; pair += me.warps)
-            fill_raw_unit(call, me, task, source, pair % units, pair / units, 0, RAW_REPLACED, raw_block_at(call, raw));
-    }
-    set_entries(call.cache, call.sizes.entries, task.block, entry_raw | raw);
-}
-
-__device__ __forceinline__ void write_block(const write_call &call, const writer &me, const block_task &task)
-{
+    const writer me = make_writer(call);
+    const block_task task = me.own->work.task;
     const uint32_t state = *entries_of(call.cache, task.block);
     const bool coded = !entry_is_raw(state) && !entry_is_empty(state);
     if (task.own && (entry_is_empty(state) || (coded && (state >> entry_epoch_shift & entry_epoch_mask) == call.epoch)))
-        return;
-    const bool complete = task.last == GAAC_BLOCK_TOKENS, encode = complete && !call.keep_raw;
+        return false;
+    const bool encode = task.last == GAAC_BLOCK_TOKENS && !call.keep_raw;
     const bool from_rows = encode && task.first == 0 && !task.own;
-    const uint32_t held = raw_block_of(state);
-    uint32_t raw = held;
-    block_source source = rows_source(call, task);
-
-    if (!from_rows && raw == no_raw_block && (raw = take_raw_block_together(call, me, task.block)) == no_raw_block) {
+    const bool held = entry_is_raw(state);
+    uint32_t raw = raw_block_of(state);
+    if (!from_rows && !held && (raw = take_raw_block_together(call, me, task.block)) == no_raw_block) {
         if (!task.own) // else it stays as it is, readable with its own epoch
             lose_block(call, me, task.block);
-        return;
+        return false;
     }
     raw_content content = task.first == 0 && !task.own ? RAW_REPLACED : RAW_KEPT;
-    if (content == RAW_KEPT && held == no_raw_block)
+    if (content == RAW_KEPT && !held)
         content = coded ? RAW_DECODED : RAW_ZEROED; // what an earlier call lost reads as zero
-    block_source values = source;
-    if (!from_rows)
-        values.raw = raw_block_at(call, raw);
+    if (content == RAW_DECODED && !task.own && threadIdx.x == 0)
+        shared_head()->counters[REOPENED]++;
+    if (me.lane == 0) {
+        me.own->work.state = state;
+        me.own->work.raw = raw;
+        me.own->work.content = content;
+        me.own->work.from_rows = from_rows;
+        me.own->work.fill = !from_rows;
+        me.own->work.code = encode;
+    }
+    __syncwarp();
+    return true;
+}
+
+// One pass over the warp's units.
+__device__ __forceinline__ void write_units(const write_call &call, bool second_pass)
+{
     const uint32_t units = call.sizes.layout.units;
 #pragma unroll 1
-    for (uint32_t pair = me.warp, round = 0; pair < me.pairs; pair += me.warps, round++) {
+    for (uint32_t pair = thread_index() / 32, round = 0; pair < pairs_of(call); pair += blockDim.x / 32, round++) {
+        const writer me = make_writer(call);
         const uint32_t head = pair / units, u = pair % units;
-        if (!from_rows)
-            fill_raw_unit(call, me, task, source, u, head, state, content, raw_block_at(call, raw));
-        if (encode)
-            encode_pair(call, me, task, values, u, head, round);
+        block_source source = rows_source(call, me.own->work.task);
+        if (me.own->work.fill)
+            fill_raw_unit(call, me, source, u, head);
+        if (!me.own->work.from_rows)
+            source.raw = raw_block_at(call, me.own->work.raw);
+        if (me.own->work.code)
+            encode_pair(call, me, source, u, head, round, second_pass);
     }
-    if (content == RAW_DECODED && !from_rows && !task.own && threadIdx.x == 0)
-        me.shared->counters[REOPENED]++;
-    if (!encode) {
-        if (held == no_raw_block) {
-            if (content == RAW_DECODED)
-                __syncthreads(); // all have read their entries
-            set_entries(call.cache, call.sizes.entries, task.block, entry_raw | raw);
-        }
-        return;
-    }
+}
+
+// Between the passes. False: the block is lost.
+__device__ __forceinline__ bool start_second_pass(const write_call &call)
+{
+    const writer me = make_writer(call);
     __syncthreads();
     if (me.warp == 0)
         place_units(call, me);
     __syncthreads();
-    if (me.shared->used == no_raw_block) {
-        finish_raw(call, me, task, values, raw);
+    const bool code = shared_head()->used != no_raw_block, fill = !code && me.own->work.from_rows;
+    uint32_t raw = me.own->work.raw;
+    if (fill && raw == no_raw_block &&
+        (raw = take_raw_block_together(call, me, me.own->work.task.block)) == no_raw_block) {
+        lose_block(call, me, me.own->work.task.block);
+        return false;
+    }
+    __syncwarp();
+    if (me.lane == 0) {
+        me.own->work.raw = raw;
+        me.own->work.fill = fill;
+        me.own->work.code = code;
+    }
+    __syncwarp();
+    return true;
+}
+
+__device__ __forceinline__ void finish_block(const write_call &call, bool encode)
+{
+    const writer me = make_writer(call);
+    const uint32_t raw = me.own->work.raw, block = me.own->work.task.block;
+    if (me.own->work.code) {
+        finish_coded(call, me, me.own->work.task);
+        if (raw != no_raw_block) {
+            __syncthreads(); // all reads of it are done
+            if (threadIdx.x == 0)
+                give_raw_block_back(call.cache, raw);
+        }
         return;
     }
-    finish_coded(call, me, task, values);
-    if (raw != no_raw_block) {
-        __syncthreads();
-        if (threadIdx.x == 0)
-            give_raw_block_back(call.cache, raw);
+    if (encode && threadIdx.x == 0)
+        shared_head()->counters[FALLBACKS]++;
+    if (!entry_is_raw(me.own->work.state)) {
+        __syncthreads(); // all have read their entries
+        set_entries(call.cache, call.sizes.entries, block, entry_raw | raw);
     }
 }
 
-__device__ __forceinline__ writer make_writer(const write_call &call, uint8_t *shared, uint32_t rounds)
+__device__ __forceinline__ void write_block(const write_call &call)
 {
-    writer me;
-    me.warp = threadIdx.x / 32;
-    me.lane = threadIdx.x % 32;
-    me.warps = blockDim.x / 32;
-    me.rounds = rounds;
-    me.pairs = call.sizes.layout.units * call.sizes.layout.shape.kv_heads;
-    me.shared = reinterpret_cast<write_shared *>(shared);
-    half_notes *notes = reinterpret_cast<half_notes *>(me.shared + 1);
-    variable_image *images = reinterpret_cast<variable_image *>(notes + me.warps);
-    me.notes = notes + me.warp;
-    me.images = images + me.warp * rounds;
-    me.needs = reinterpret_cast<uint32_t *>(images + me.warps * rounds);
-    return me;
+    if (!start_block(call))
+        return;
+    const bool encode = make_writer(call).own->work.code;
+#pragma unroll 1
+    for (unsigned pass = 0; pass < (encode ? 2 : 1); pass++) {
+        if (pass == 1 && !start_second_pass(call))
+            return;
+        write_units(call, pass == 1);
+    }
+    finish_block(call, encode);
 }
 
-extern __shared__ uint4 write_memory[];
-
-__global__ void __launch_bounds__(32 * write_warps, 4)
-    write_blocks(const __grid_constant__ write_call call, uint32_t rounds)
+__global__ void __launch_bounds__(32 * write_warps, 4) write_blocks(const __grid_constant__ write_call call)
 {
-    const writer me = make_writer(call, reinterpret_cast<uint8_t *>(write_memory), rounds);
     if (threadIdx.x == 0)
+#pragma unroll 1
         for (unsigned i = 0; i < COUNTERS; i++)
-            me.shared->counters[i] = 0;
+            shared_head()->counters[i] = 0;
     const uint32_t tasks = task_count(call);
+#pragma unroll 1
     for (uint32_t number = blockIdx.x; number < tasks; number += gridDim.x) {
+        const writer me = make_writer(call);
         block_task task;
         const bool any = call.sequences == 0 ? find_encode_task(call, number, &task)
                                              : find_append_task(call, number, me.lane, &task);
-        if (any) {
-            write_block(call, me, task);
-            __syncthreads(); // shared memory is used again
-        }
+        if (!any)
+            continue;
+        if (me.lane == 0)
+            me.own->work.task = task;
+        __syncwarp();
+        write_block(call);
+        __syncthreads(); // shared memory is used again
     }
     if (threadIdx.x == 0)
+#pragma unroll 1
         for (unsigned i = 0; i < COUNTERS; i++)
-            count(call.cache, i, me.shared->counters[i]);
+            count(call.cache, i, shared_head()->counters[i]);
 }
 
 } // namespace gaac

@@ -163,9 +163,7 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
     gridDim = grid;
     threadIdx = blockIdx = {0, 0, 0};
     if (function == reinterpret_cast<const void *>(write_blocks))
-        emulation::now.kernel = [&] {
-            write_blocks(*static_cast<write_call *>(arguments[0]), *static_cast<uint32_t *>(arguments[1]));
-        };
+        emulation::now.kernel = [&] { write_blocks(*static_cast<write_call *>(arguments[0])); };
     else if (function == reinterpret_cast<const void *>(copy_blocks))
         emulation::now.kernel = [&] { copy_blocks(*static_cast<copy_call *>(arguments[0])); };
     else
