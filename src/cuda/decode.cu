@@ -11,12 +11,14 @@ namespace gaac
 {
 
 constexpr int decode_warps = 8; // of a thread block
-// Thread blocks that a multiprocessor holds at once: what its shared memory is good for. Four leave 64 registers a
-// thread.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
-constexpr int decode_blocks = __CUDA_ARCH__ == 800 ? 3 : 2;
-#else
+// Thread blocks that a multiprocessor holds at once: as many as its shared memory has room for and the registers that
+// the compiler then needs allow.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 constexpr int decode_blocks = 4;
+#elif __CUDA_ARCH__ == 800 || __CUDA_ARCH__ / 100 == 10
+constexpr int decode_blocks = 3;
+#else
+constexpr int decode_blocks = 2;
 #endif
 
 // Chunks of 16 bytes of the variable part that are copied to shared memory: tags and all N bytes of a unit, and what
@@ -244,7 +246,7 @@ struct decode_params {
     piece_list pieces;
     gaac_kv_rows_out rows;
     factors f;
-    uint32_t items; // blocks, or sequences * sequence_blocks
+    uint32_t all_pieces; // of all items: blocks, or sequences * sequence_blocks. Below 2^31
     const int32_t *blocks;
     const int64_t *k_offsets, *v_offsets;
     uint32_t sequence_blocks; // the most that a sequence's wanted cells touch
@@ -305,9 +307,8 @@ __global__ void __launch_bounds__(32 * decode_warps, decode_blocks)
         tag_table[i] = tag_table_entry(i);
     __syncthreads();
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t block_pieces = p.pieces.heads * p.pieces.count, all = p.items * block_pieces;
-    const uint32_t step = gridDim.x * decode_warps;
-    for (uint32_t work = blockIdx.x * decode_warps + warp; work<all; work = all - work> step ? work + step : all) {
+    const uint32_t block_pieces = p.pieces.heads * p.pieces.count;
+    for (uint32_t work = blockIdx.x * decode_warps + warp; work < p.all_pieces; work += gridDim.x * decode_warps) {
         const uint32_t i = work / block_pieces, in_block = work % block_pieces;
         const uint32_t head = in_block / p.pieces.count;
         const piece &what = p.pieces.at[in_block % p.pieces.count];
@@ -374,19 +375,20 @@ static gaac_status start(decode_params *p, const gaac_cuda *cuda, const gaac_cud
     return GAAC_OK;
 }
 
-// Thread blocks for p->items: more than the device holds at once, so that those that end early make room, but not
-// so many that filling the table of tags takes long.
-static gaac_status count_blocks(const decode_params *p, uint64_t items, const gaac_cuda *cuda, unsigned *blocks,
+// Sets p->all_pieces, and the thread blocks for them: more than the device holds at once, so that those that end early
+// make room, but not so many that filling the table of tags takes long.
+static gaac_status count_pieces(decode_params *p, uint64_t items, const gaac_cuda *cuda, unsigned *blocks,
                                 gaac_error *error)
 {
-    const uint64_t pieces = items * p->pieces.heads * p->pieces.count;
-    if (items > UINT32_MAX || pieces > UINT32_MAX)
+    const uint64_t most_items = INT32_MAX / (p->pieces.heads * p->pieces.count);
+    if (items > most_items)
         return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT,
-                         "%llu blocks of %u heads are more than one call can take: split it",
-                         static_cast<unsigned long long>(items), p->pieces.heads);
-    const uint64_t wanted = (pieces + decode_warps - 1) / decode_warps;
-    const uint64_t most = static_cast<uint64_t>(cuda->multiprocessors) * decode_blocks * 16;
-    *blocks = static_cast<unsigned>(wanted < most ? wanted : most);
+                         "%llu blocks are more than the %llu of this shape that one call can take: split it",
+                         static_cast<unsigned long long>(items), static_cast<unsigned long long>(most_items));
+    p->all_pieces = static_cast<uint32_t>(items) * p->pieces.heads * p->pieces.count;
+    const uint32_t wanted = (p->all_pieces + decode_warps - 1) / decode_warps;
+    const uint32_t most = static_cast<uint32_t>(cuda->multiprocessors) * decode_blocks * 16;
+    *blocks = wanted < most ? wanted : most;
     return GAAC_OK;
 }
 
@@ -404,9 +406,8 @@ gaac_status gaac_cuda_decode(const gaac_cuda *cuda, const gaac_cuda_cache *cache
     if (args->blocks == nullptr)
         return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "blocks is NULL: it lists the blocks to decode");
     unsigned blocks = 0;
-    if ((status = count_blocks(&p, args->count, cuda, &blocks, error)) != GAAC_OK)
+    if ((status = count_pieces(&p, args->count, cuda, &blocks, error)) != GAAC_OK)
         return status;
-    p.items = args->count;
     p.blocks = args->blocks;
     p.k_offsets = args->k_offsets;
     p.v_offsets = args->v_offsets != nullptr ? args->v_offsets : args->k_offsets;
@@ -429,9 +430,8 @@ gaac_status gaac_cuda_expand(const gaac_cuda *cuda, const gaac_cuda_cache *cache
                                               GAAC_BLOCK_TOKENS);
     const uint64_t items = static_cast<uint64_t>(args->sequences) * p.sequence_blocks;
     unsigned blocks = 0;
-    if ((status = count_blocks(&p, items, cuda, &blocks, error)) != GAAC_OK)
+    if ((status = count_pieces(&p, items, cuda, &blocks, error)) != GAAC_OK)
         return status;
-    p.items = static_cast<uint32_t>(items);
     p.first = args->first;
     p.lengths = args->lengths;
     p.row_start = args->row_start;
