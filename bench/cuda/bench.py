@@ -126,9 +126,10 @@ def commit():
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build/cuda-device/libgaac_cuda.so")
-    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / ".peers", help="what get-peers.sh made, unpacked")
-    parser.add_argument("--kv", type=pathlib.Path, default=ROOT.parent / "shared/data/kv",
-                        help="samples of real keys and values (*.npy)")
+    parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build/cuda-peers/peers",
+                        help="what get-peers.sh made, unpacked")
+    parser.add_argument("--kv", type=pathlib.Path,
+                        help="samples of real keys and values (*.npy); default: kv in --peers")
     parser.add_argument("--cases", default="", help="only cases that contain or match one of these, with commas")
     parser.add_argument("--skip", default="", help="none of these, likewise")
     parser.add_argument("--quick", action="store_true", help="few cases, short")
@@ -139,6 +140,8 @@ def parse():
     parser.add_argument("--list", action="store_true", help="print the names of the cases and end")
     parser.add_argument("--resume", action="store_true", help="go on behind the last case of the output file")
     arguments = parser.parse_args()
+    if arguments.kv is None:
+        arguments.kv = arguments.peers / "kv"
     if arguments.seconds is None:
         arguments.seconds = 0.3 if arguments.quick else 1.0
     return arguments
@@ -166,6 +169,7 @@ def main():
             print(case.name + (" (quick)" if case.quick else ""))
         return 0
     begun = time.time()
+    sys.path.append(str(arguments.peers / "site"))
     import torch
     if not torch.cuda.is_available():
         print("bench.py: torch sees no GPU", file=sys.stderr)
@@ -189,6 +193,7 @@ def main():
             report.fail(case.name, "the whole case", TimeoutError(f"begins after {arguments.limit:g} s"))
             continue
         watchdog.start(case.name)
+        start = time.monotonic()
         try:
             bench.run(case)
             torch.cuda.synchronize()
@@ -201,6 +206,7 @@ def main():
                 again(report, case.name, error)
             report.fail(case.name, "the whole case", error)
         watchdog.stop()
+        print(f"-- {time.monotonic() - start:.1f} s", flush=True)
         report.data["done"].append(case.name)
         report.save()
     report.save()

@@ -75,11 +75,13 @@ class Layer:
         return sum(self.lengths) * heads * head_dim * 2 * 2
 
     def statistics(self, cache):
-        counters, count = cache.counters(), max(cache.counters()["encoded"], 1)
-        tiles = count * self.shape.kv_heads * max(1, self.shape.head_dim_k // 128) * 2
-        groups = count * self.shape.kv_heads * 2 * self.shape.head_dim_k * BLOCK_TOKENS // 8
+        """Exceptions of 16 tokens x 128 channels and the share of groups with 4 bits, of what was encoded so far."""
+        counters = cache.counters()
+        channels = self.shape.kv_heads * 2 * (self.shape.head_dim_k // 64 * 64)  # of K and V that are coded
+        coded = max(counters["encoded"], 1) * channels * BLOCK_TOKENS
         return {"pool_bytes": self.pool_bytes, "fallbacks": counters["fallbacks"],
-                "exceptions_a_tile": counters["exceptions"] / tiles, "four_bit_groups": counters["stored_n"] / groups}
+                "exceptions_a_tile": counters["exceptions"] / (coded / 2048),
+                "four_bit_groups": counters["stored_n"] / (coded / 8)}
 
 
 class Bench:
@@ -195,10 +197,12 @@ class Bench:
             worst = float("inf") if math.isnan(error) else max(worst, error)
         return worst
 
-    def attention_peers(self, case, problem, errors, settings):
+    def attention_peers(self, case, problem, errors, settings, without=()):
         """Contenders that run and are right; the rest is reported."""
         contenders = []
         for name, make in peers.ATTENTION.items():
+            if name in without:
+                continue
             try:
                 peer = make(problem, self.arguments.peers)
                 contender = Contender(name, peer.run)
@@ -240,9 +244,8 @@ class Bench:
         for contender in contenders:
             self.timer.warm_up(contender)
         errors, settings = {}, {}
-        for contender in self.attention_peers(case, problem, errors, settings):
-            if contender.name in (peers.FlashInfer.name, peers.Xqa.name):
-                continue  # they read pages
+        paged = (peers.FlashInfer.name, peers.Xqa.name)
+        for contender in self.attention_peers(case, problem, errors, settings, without=paged):
             def both(run=contender.run):
                 expand()
                 run()

@@ -5,7 +5,6 @@ timed. What cannot be had, or does not serve a problem, raises Unavailable or wh
 benchmark says so in its results.
 """
 import os
-import pathlib
 import warnings
 
 import torch
@@ -248,6 +247,3 @@ class Xqa:
 ATTENTION = {"cuDNN (torch SDPA)": cudnn, "FlashAttention 2 (torch SDPA)": flash2, Flash3.name: Flash3,
              FlashInfer.name: FlashInfer, Xqa.name: Xqa}
 
-
-def default_folder():
-    return pathlib.Path(__file__).resolve().parents[2] / ".peers"
