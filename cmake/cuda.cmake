@@ -72,6 +72,6 @@ foreach(target gaac_cuda gaac_cuda_static)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endforeach()
 # Of the CUDA runtime inside nothing is seen outside, and calls of its own copies stay inside.
-target_link_options(gaac_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,--as-needed)
+target_link_options(gaac_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,-Bsymbolic -Wl,--as-needed -Wl,-z,defs)
 target_link_libraries(gaac_cuda PRIVATE CUDA::cudart_static)
 target_link_libraries(gaac_cuda_static PUBLIC gaac_static CUDA::cudart_static)
