@@ -52,6 +52,18 @@ __device__ __forceinline__ part_source source_of(const block_source &source, con
     return found;
 }
 
+// Starts to fetch a part of a coded unit, so that only its first half waits for memory: a lane has a line of 128 bytes
+// (a token's row of 128 channels may lie in two), or two tokens' rows of 64.
+__device__ __forceinline__ void fetch_part(const part_source &source, unsigned hv, unsigned lane)
+{
+#ifdef __CUDA_ARCH__
+    const void *line = source.rows + lane / 2 * source.stride + lane % 2 * 32 * hv;
+    if (source.fragments != nullptr)
+        line = source.fragments + lane * 64 * hv;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+#endif
+}
+
 // ---- gathering --------------------------------------------------------------------------------
 
 // Eight elements.
@@ -170,8 +182,8 @@ __device__ __forceinline__ void store_halves(const part_source &source, unsigned
         gather_half(source, part, hv, h, lane, pairs);
 #pragma unroll
         for (unsigned j = 0; j < 4; j++)
-            *reinterpret_cast<uint4 *>(out + (4 * h + j) * GAAC_FRAGMENT_BYTES) = exchange_middle(
-                part, make_uint4(pairs[4 * j], pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]));
+            *reinterpret_cast<uint4 *>(out + (4 * h + j) * GAAC_FRAGMENT_BYTES) =
+                exchange_middle(part, make_uint4(pairs[4 * j], pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]));
     }
 }
 
@@ -328,6 +340,10 @@ __device__ __forceinline__ uint32_t encode_unit(const geometry &sizes, const gaa
     const gaac_unit &unit = sizes.layout.unit[u];
     const unsigned hv = unit.hv, position = lane_position(lane);
     uint32_t tag = 0, flags = 0, exceptions = 0;
+    if (unit.has_k)
+        fetch_part(source_of(source, rows, sizes, unit, head, GAAC_K), hv, lane);
+    if (unit.has_v)
+        fetch_part(source_of(source, rows, sizes, unit, head, GAAC_V), hv, lane);
 #pragma unroll 1
     for (unsigned part = unit.has_k ? 0 : 1; part < (unit.has_v ? 2 : 1); part++) {
         const part_source values = source_of(source, rows, sizes, unit, head, part);

@@ -16,7 +16,11 @@
 namespace gaac
 {
 
-constexpr unsigned write_warps = 8;  // most of a thread block
+constexpr unsigned write_warps = 8; // most of a thread block
+// Thread blocks that a multiprocessor should hold: 64 registers a thread. The kernel waits for memory, so more warps
+// beat a handful of values of the whole unit in local memory; with 2 there are none there, the loop over halves has
+// few.
+constexpr unsigned write_residents = 4;
 constexpr unsigned image_rounds = 4; // units of a warp whose variable parts are kept
 
 struct write_call {
@@ -39,7 +43,7 @@ struct write_call {
 
 // What is asked of one block.
 struct block_task {
-    uint64_t k, v;        // elements from the call's rows to token `first` of head 0
+    uint64_t k, v; // elements from the call's rows to token `first` of head 0
     uint32_t block;
     uint32_t first, last; // tokens of the block that are new
     bool own;             // no new tokens: encode what the block holds
@@ -52,8 +56,9 @@ enum raw_content { RAW_KEPT, RAW_DECODED, RAW_ZEROED, RAW_REPLACED };
 // are needed for values.
 struct warp_task {
     block_task task;
-    uint32_t state; // the block's first entry, before
-    uint32_t raw;   // its raw block, or no_raw_block
+    block_source rows, values; // of the new tokens; of those that are encoded
+    uint32_t state;            // the block's first entry, before
+    uint32_t raw;              // its raw block, or no_raw_block
     raw_content content;
     bool from_rows; // it is encoded from the rows, else from its raw block
     bool fill;      // in this pass values go into the raw block
@@ -269,9 +274,9 @@ __device__ __forceinline__ void lose_block(const write_call &call, const writer 
 }
 
 // Puts one unit's values into the block's raw block: what it held before, then what is new.
-__device__ __forceinline__ void fill_raw_unit(const write_call &call, const writer &me, const block_source &rows,
-                                              uint32_t u, uint32_t head)
+__device__ __forceinline__ void fill_raw_unit(const write_call &call, const writer &me, uint32_t u, uint32_t head)
 {
+    const block_source &rows = me.own->work.rows;
     const block_task &task = me.own->work.task;
     const raw_content content = me.own->work.content;
     uint8_t *raw = raw_block_at(call, me.own->work.raw);
@@ -284,7 +289,8 @@ __device__ __forceinline__ void fill_raw_unit(const write_call &call, const writ
         uint8_t *out = raw + head * call.sizes.layout.head_raw_bytes + raw_part_offset(unit, part);
         if (content == RAW_DECODED)
             reopen_part(call.sizes, u, head, part, slot_of(call, task.block), unit.hv > 0 ? entries[unit.entry] : 0,
-                        windows_of(call, me.own->work.state >> entry_epoch_shift & entry_epoch_mask, head), me.lane, out);
+                        windows_of(call, me.own->work.state >> entry_epoch_shift & entry_epoch_mask, head), me.lane,
+                        out);
         else if (content == RAW_ZEROED)
             for (unsigned f = 0; f < unit.fragments; f++)
                 reinterpret_cast<uint4 *>(out + f * GAAC_FRAGMENT_BYTES)[me.lane] = make_uint4(0, 0, 0, 0);
@@ -339,10 +345,10 @@ __device__ __forceinline__ void place_units(const write_call &call, const writer
 }
 
 // A unit into the slot: pass 1 all of it but the variable part, pass 2 that.
-__device__ __forceinline__ void encode_pair(const write_call &call, const writer &me, const block_source &source,
-                                            uint32_t u, uint32_t head, uint32_t round,
-                                            bool second_pass)
+__device__ __forceinline__ void encode_pair(const write_call &call, const writer &me, uint32_t u, uint32_t head,
+                                            uint32_t round, bool second_pass)
 {
+    const block_source &source = me.own->work.values;
     const gaac_unit &unit = call.sizes.layout.unit[u];
     uint8_t *slot = slot_of(call, me.own->work.task.block);
     if (unit.hv == 0) {
@@ -367,9 +373,8 @@ __device__ __forceinline__ void encode_pair(const write_call &call, const writer
         limit = 0xffffffffu;
     }
     if (!second_pass || again) {
-        const uint32_t found = encode_unit(call.sizes, call.rows, u, head, source,
-                                           windows_of(call, call.epoch, head), me.lane, slot, &me.own->notes, image, end,
-                                           limit);
+        const uint32_t found = encode_unit(call.sizes, call.rows, u, head, source, windows_of(call, call.epoch, head),
+                                           me.lane, slot, &me.own->notes, image, end, limit);
         if (!second_pass && me.lane == 0)
             *need = found;
     }
@@ -416,6 +421,10 @@ __device__ __forceinline__ bool start_block(const write_call &call)
     if (content == RAW_DECODED && !task.own && threadIdx.x == 0)
         shared_head()->counters[REOPENED]++;
     if (me.lane == 0) {
+        me.own->work.rows = rows_source(call, task);
+        me.own->work.values = me.own->work.rows;
+        if (!from_rows)
+            me.own->work.values.raw = raw_block_at(call, raw);
         me.own->work.state = state;
         me.own->work.raw = raw;
         me.own->work.content = content;
@@ -435,13 +444,10 @@ __device__ __forceinline__ void write_units(const write_call &call, bool second_
     for (uint32_t pair = thread_index() / 32, round = 0; pair < pairs_of(call); pair += blockDim.x / 32, round++) {
         const writer me = make_writer(call);
         const uint32_t head = pair / units, u = pair % units;
-        block_source source = rows_source(call, me.own->work.task);
         if (me.own->work.fill)
-            fill_raw_unit(call, me, source, u, head);
-        if (!me.own->work.from_rows)
-            source.raw = raw_block_at(call, me.own->work.raw);
+            fill_raw_unit(call, me, u, head);
         if (me.own->work.code)
-            encode_pair(call, me, source, u, head, round, second_pass);
+            encode_pair(call, me, u, head, round, second_pass);
     }
 }
 
@@ -505,7 +511,8 @@ __device__ __forceinline__ void write_block(const write_call &call)
     finish_block(call, encode);
 }
 
-__global__ void __launch_bounds__(32 * write_warps, 4) write_blocks(const __grid_constant__ write_call call)
+__global__ void __launch_bounds__(32 * write_warps, write_residents)
+    write_blocks(const __grid_constant__ write_call call)
 {
     if (threadIdx.x == 0)
 #pragma unroll 1
