@@ -82,9 +82,14 @@ plan_shape shape_of(const gaac_cuda_plan_args *args)
     return shape;
 }
 
+int ranks_of(const gaac_cuda *cuda)
+{
+    return cuda->multiprocessors < most_ranks ? cuda->multiprocessors : most_ranks;
+}
+
 workspace_layout workspace_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args)
 {
-    return layout_workspace(cuda->multiprocessors, static_cast<int>(args->sequences), 8 * columns_of(args),
+    return layout_workspace(ranks_of(cuda), static_cast<int>(args->sequences), 8 * columns_of(args),
                             static_cast<int>(args->shape.head_dim_v));
 }
 
@@ -212,7 +217,7 @@ gaac_status gaac_cuda_attention(const gaac_cuda *cuda, const gaac_cuda_cache *ca
     if ((status = check_workspace(&args->plan, args->workspace, error)) != GAAC_OK)
         return status;
     const attention_params params = params_of(cuda, cache, args);
-    const int columns = columns_of(&args->plan), ranks = cuda->multiprocessors;
+    const int columns = columns_of(&args->plan), ranks = ranks_of(cuda);
     const bool general = args->plan.query_tokens > 1 || args->plan.query_start != nullptr || args->plan.window != 0 ||
                          args->softcap > 0 || args->slopes != nullptr;
     switch (cache->shape.head_dim_k) {

@@ -18,6 +18,8 @@ bool has_fast_kernel(const gaac_shape *shape);
 
 // Groups of eight query rows that a kernel takes at once: 1 or 2.
 int columns_of(const gaac_cuda_plan_args *args);
+// CTAs that share the work.
+int ranks_of(const gaac_cuda *cuda);
 plan_shape shape_of(const gaac_cuda_plan_args *args);
 workspace_layout workspace_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args);
 

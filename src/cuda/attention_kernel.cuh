@@ -27,12 +27,14 @@ template <int dim_, int columns_, bool general_> struct attention_kind {
     static constexpr int dim = dim_, columns = columns_, rows = 8 * columns_;
     static constexpr bool general = general_;
     using head = head_shape<dim>;
-    // Registers decide how many warps a multiprocessor holds; with few of them, two stages keep enough copies in
-    // flight.
+    // Registers decide how many warps a multiprocessor holds; then as many stages as shared memory has room for (of the
+    // largest: smaller ones get fewer warps). Copies of about 190 KiB are in flight then, which hides their latency.
     static constexpr int warps = dim * columns > 128 ? 8 : general || columns > 1 ? 12 : 16;
-    static constexpr int stages = head::stage_bytes > 5000 && warps > 8 ? 1 : 2;
+    static constexpr int room = 200 * 1024 / (warps * head::stage_bytes);
+    static constexpr int stages = room < 2 ? 2 : room > 4 ? 4 : room;
     // Beside the ring: tag table, places of tiles, barriers, rows.
-    static constexpr size_t static_shared_bytes = 4096 + warps * sizeof(tile_places<head::units>) + 1024;
+    static constexpr size_t static_shared_bytes =
+        4096 + warps * (sizeof(tile_places<head::units>) + 256 * columns) + 1024;
     static constexpr size_t shared_bytes(int warp_count)
     {
         const size_t ring = static_cast<size_t>(warp_count) * stages * head::stage_bytes + stage_slack;
@@ -108,6 +110,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
     __shared__ uint4 tag_table[tag_table_entries];
     __shared__ merge_rows<kind::rows> merged;
     __shared__ tile_places<units> places[kind::warps];
+    __shared__ uint2 parked_weights[kind::warps][32 * columns]; // of a raw tile, between its K and its V
     // What the loop over tiles does not need is parked here: held in registers it would be spilled.
     __shared__ volatile int parked_left, parked_item, parked_segment;
 
@@ -213,12 +216,6 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
             }
             tiles.finish();
         };
-        // The stage at hand is used up: fill it again, go on to the next.
-        const auto advance = [&]() {
-            __syncwarp();
-            copy_step(tiles.stage);
-            tiles.next();
-        };
 #pragma unroll
         for (int i = 0; i < stages; i++)
             copy_step(tiles.stage + i < stages ? tiles.stage + i : tiles.stage + i - stages);
@@ -287,12 +284,14 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
             __syncwarp();
         };
 
-        const auto stage_at_hand = [&]() { return shared + (warp * stages + tiles.stage) * head::stage_bytes; };
+        // A round of the loop is a step of the ring; i counts tiles.
+        bool raw_v = false; // the step is a raw tile's V
 #pragma unroll 1
-        for (int i = 0; i < count; i++) {
-            if (i % batch_tiles == 0)
+        for (int i = 0; i < count;) {
+            if (i % batch_tiles == 0 && !raw_v)
                 batches.fetch(source(), i);
             tiles.wait();
+            const uint8_t *const stage = shared + (warp * stages + tiles.stage) * head::stage_bytes;
             const entry_words<units> entry = batches.entry(i);
             const bool masked = masks.hides(i);
             uint32_t odd = (entry.unit[0] ^ epoch_bits) & (0xff000000u | head::overlong(0));
@@ -301,136 +300,150 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
             float score[columns][4];
             uint32_t p[columns][2];
             clear_scores(score);
+            bool plain = false; // the tile is dealt with here
             if (__builtin_expect(odd != 0 || (!kind::general && masked), 0)) {
                 if (entry_is_raw(entry.unit[0])) {
-                    scores_of_fragments(stage_at_hand(), score);
-                    masks.take(a, state, score, i, masked, p);
-                    advance();
-                    tiles.wait();
-                    add_fragments(stage_at_hand(), i, p);
-                    advance();
-                    continue;
-                }
-                if (((entry.unit[0] ^ epoch_bits) & entry_epoch_mask << entry_epoch_shift) != 0)
-                    change_epoch(entry.unit[0] & entry_epoch_mask << entry_epoch_shift);
-                odd = (entry.unit[0] & head::overlong(0)) | (entry.unit[units - 1] & head::overlong(units - 1));
-                if (odd != 0 || (!kind::general && masked)) {
-                    decode_plainly(GAAC_K, entry, i, stage_at_hand());
-                    scores_of_fragments(stage_at_hand(), score);
-                    masks.take(a, state, score, i, masked, p);
-                    __syncwarp();
-                    decode_plainly(GAAC_V, entry, i, stage_at_hand());
-                    add_fragments(stage_at_hand(), i, p);
-                    tiles.written();
-                    advance();
-                    continue;
-                }
-            }
-
-            // A coded tile.
-            stored_bytes stored[units];
-            uint32_t corrections[units][2]; // K's and V's, of both halves
-            const uint8_t *const stage = stage_at_hand();
-#pragma unroll
-            for (int u = 0; u < units; u++) {
-                const uint8_t *variable = stage + head::variable(u);
-                uint4 k, v = make_uint4(0, 0, 0, 0);
-                if (head::hv(u) == 2) {
-                    const uint32_t tags = *reinterpret_cast<const uint16_t *>(variable + position * 2);
-                    k = tag_table[tags & 0xff], v = tag_table[tags >> 8];
-                    stored[u] = read_stored<2>(variable, k, v, a.f);
-                } else {
-                    k = tag_table[variable[position]];
-                    stored[u] = read_stored<1>(variable, k, v, a.f);
-                }
-                corrections[u][0] = k.w, corrections[u][1] = v.w;
-            }
-#pragma unroll
-            for (int u = 0; u < units; u++) {
-                const uint8_t *fixed = stage + head::unit_fixed(u);
-                constexpr int most = 2;
-                uint32_t codes[3 * most];
-                if (head::hv(u) == 2)
-                    load_codes<2>(codes, fixed, position);
-                else
-                    load_codes<1>(reinterpret_cast<uint32_t(&)[3]>(codes), fixed, position);
-#pragma unroll
-                for (int half = 0; half < head::hv(u); half++) {
-                    uint32_t words[8], k[16];
-                    load_words(words, fixed, half, position);
-                    decode_half<GAAC_K>(k, words, codes[3 * half], codes[3 * half + 1], codes[3 * half + 2],
-                                        stored[u].n[half], correction_of(corrections[u][0], half, a.f),
-                                        k_base + 4 * (2 * u + half), a.f);
-                    if (entry.unit[u] & 1u << (GAAC_ENTRY_EXCEPTION_SHIFT + half))
-                        apply_exceptions(k, GAAC_K, half, position, stage + head::variable(u),
-                                         stage + head::variable(u) + gaac_entry_length(entry.unit[u]));
-#pragma unroll
-                    for (int c = 0; c < columns; c++)
-#pragma unroll
-                        for (int j = 0; j < 4; j++)
-                            mma_16x8x16(score[c], k + 4 * j, q[c][4 * (2 * u + half) + j][0],
-                                        q[c][4 * (2 * u + half) + j][1]);
-                }
-            }
-#pragma unroll
-            for (int f = 0; f < rest; f++) {
-                const uint4 x = *reinterpret_cast<const uint4 *>(stage + head::rest_fixed + f * GAAC_FRAGMENT_BYTES +
-                                                                 position * 16);
-                const uint32_t k[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-                for (int c = 0; c < columns; c++)
-                    mma_16x8x16(score[c], k, q[c][4 * halves + f][0], q[c][4 * halves + f][1]);
-            }
-            masks.take(a, state, score, i, masked, p);
-#pragma unroll
-            for (int u = 0; u < units; u++) {
-                const uint8_t *fixed = stage + head::unit_fixed(u) + head::hv(u) * GAAC_PART_FIXED_BYTES;
-                constexpr int most = 2;
-                uint32_t codes[3 * most];
-                if (head::hv(u) == 2)
-                    load_codes<2>(codes, fixed, position);
-                else
-                    load_codes<1>(reinterpret_cast<uint32_t(&)[3]>(codes), fixed, position);
-#pragma unroll
-                for (int half = 0; half < head::hv(u); half++) {
-                    uint32_t words[8], v[16];
-                    load_words(words, fixed, half, position);
-                    const uint32_t correction = head::hv(u) == 2 ? correction_of(corrections[u][1], half, a.f)
-                                                                 : correction_of(corrections[u][0], 1, a.f);
-                    decode_half<GAAC_V>(v, words, codes[3 * half], codes[3 * half + 1], codes[3 * half + 2],
-                                        stored[u].n[head::hv(u) == 2 ? 2 + half : 1], correction,
-                                        v_base + 4 * (2 * u + half), a.f);
-                    if (entry.unit[u] & 1u << (GAAC_ENTRY_EXCEPTION_SHIFT + 2 + half))
-                        apply_exceptions(v, GAAC_V, half, position, stage + head::variable(u),
-                                         stage + head::variable(u) + gaac_entry_length(entry.unit[u]));
-                    if (kind::general && masked) {
-                        const uint2 keep = masks.seen_tokens(a, i);
-#pragma unroll
-                        for (int r = 0; r < 16; r++)
-                            v[r] &= r & 2 ? keep.y : keep.x;
-                    }
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
+                    plain = true;
+                    uint2 *const parked = parked_weights[warp] + lane_id();
+                    if (!raw_v) {
+                        scores_of_fragments(stage, score);
+                        masks.take(a, state, score, i, masked, p);
 #pragma unroll
                         for (int c = 0; c < columns; c++)
-                            mma_16x8x16(state.out[c][4 * (2 * u + half) + j], v + 4 * j, p[c][0], p[c][1]);
+                            parked[32 * c] = make_uint2(p[c][0], p[c][1]);
+                    } else {
+#pragma unroll
+                        for (int c = 0; c < columns; c++)
+                            p[c][0] = parked[32 * c].x, p[c][1] = parked[32 * c].y;
+                        add_fragments(stage, i, p);
+                    }
+                    raw_v = !raw_v;
+                } else {
+                    if (((entry.unit[0] ^ epoch_bits) & entry_epoch_mask << entry_epoch_shift) != 0)
+                        change_epoch(entry.unit[0] & entry_epoch_mask << entry_epoch_shift);
+                    odd = (entry.unit[0] & head::overlong(0)) | (entry.unit[units - 1] & head::overlong(units - 1));
+                    if (odd != 0 || (!kind::general && masked)) {
+                        plain = true;
+                        uint8_t *const memory = shared + (stage - shared);
+                        decode_plainly(GAAC_K, entry, i, memory);
+                        scores_of_fragments(stage, score);
+                        masks.take(a, state, score, i, masked, p);
+                        __syncwarp();
+                        decode_plainly(GAAC_V, entry, i, memory);
+                        add_fragments(stage, i, p);
+                        tiles.written();
+                    }
                 }
             }
-            if constexpr (rest > 0) {
-                uint2 keep = make_uint2(~0u, ~0u);
-                if (kind::general && masked)
-                    keep = masks.seen_tokens(a, i);
+            if (!plain) {
+                // A coded tile.
+                stored_bytes stored[units];
+                uint32_t corrections[units][2]; // K's and V's, of both halves
+#pragma unroll
+                for (int u = 0; u < units; u++) {
+                    const uint8_t *variable = stage + head::variable(u);
+                    uint4 k, v = make_uint4(0, 0, 0, 0);
+                    if (head::hv(u) == 2) {
+                        const uint32_t tags = *reinterpret_cast<const uint16_t *>(variable + position * 2);
+                        k = tag_table[tags & 0xff], v = tag_table[tags >> 8];
+                        stored[u] = read_stored<2>(variable, k, v, a.f);
+                    } else {
+                        k = tag_table[variable[position]];
+                        stored[u] = read_stored<1>(variable, k, v, a.f);
+                    }
+                    corrections[u][0] = k.w, corrections[u][1] = v.w;
+                }
+#pragma unroll
+                for (int u = 0; u < units; u++) {
+                    const uint8_t *fixed = stage + head::unit_fixed(u);
+                    constexpr int most = 2;
+                    uint32_t codes[3 * most];
+                    if (head::hv(u) == 2)
+                        load_codes<2>(codes, fixed, position);
+                    else
+                        load_codes<1>(reinterpret_cast<uint32_t(&)[3]>(codes), fixed, position);
+#pragma unroll
+                    for (int half = 0; half < head::hv(u); half++) {
+                        uint32_t words[8], k[16];
+                        load_words(words, fixed, half, position);
+                        decode_half<GAAC_K>(k, words, codes[3 * half], codes[3 * half + 1], codes[3 * half + 2],
+                                            stored[u].n[half], correction_of(corrections[u][0], half, a.f),
+                                            k_base + 4 * (2 * u + half), a.f);
+                        if (entry.unit[u] & 1u << (GAAC_ENTRY_EXCEPTION_SHIFT + half))
+                            apply_exceptions(k, GAAC_K, half, position, stage + head::variable(u),
+                                             stage + head::variable(u) + gaac_entry_length(entry.unit[u]));
+#pragma unroll
+                        for (int c = 0; c < columns; c++)
+#pragma unroll
+                            for (int j = 0; j < 4; j++)
+                                mma_16x8x16(score[c], k + 4 * j, q[c][4 * (2 * u + half) + j][0],
+                                            q[c][4 * (2 * u + half) + j][1]);
+                    }
+                }
 #pragma unroll
                 for (int f = 0; f < rest; f++) {
                     const uint4 x = *reinterpret_cast<const uint4 *>(stage + head::rest_fixed +
-                                                                     (rest + f) * GAAC_FRAGMENT_BYTES + position * 16);
-                    const uint32_t v[4] = {x.x & keep.x, x.y & keep.x, x.z & keep.y, x.w & keep.y};
+                                                                     f * GAAC_FRAGMENT_BYTES + position * 16);
+                    const uint32_t k[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
                     for (int c = 0; c < columns; c++)
-                        mma_16x8x16(state.out[c][4 * halves + f], v, p[c][0], p[c][1]);
+                        mma_16x8x16(score[c], k, q[c][4 * halves + f][0], q[c][4 * halves + f][1]);
+                }
+                masks.take(a, state, score, i, masked, p);
+#pragma unroll
+                for (int u = 0; u < units; u++) {
+                    const uint8_t *fixed = stage + head::unit_fixed(u) + head::hv(u) * GAAC_PART_FIXED_BYTES;
+                    constexpr int most = 2;
+                    uint32_t codes[3 * most];
+                    if (head::hv(u) == 2)
+                        load_codes<2>(codes, fixed, position);
+                    else
+                        load_codes<1>(reinterpret_cast<uint32_t(&)[3]>(codes), fixed, position);
+#pragma unroll
+                    for (int half = 0; half < head::hv(u); half++) {
+                        uint32_t words[8], v[16];
+                        load_words(words, fixed, half, position);
+                        const uint32_t correction = head::hv(u) == 2 ? correction_of(corrections[u][1], half, a.f)
+                                                                     : correction_of(corrections[u][0], 1, a.f);
+                        decode_half<GAAC_V>(v, words, codes[3 * half], codes[3 * half + 1], codes[3 * half + 2],
+                                            stored[u].n[head::hv(u) == 2 ? 2 + half : 1], correction,
+                                            v_base + 4 * (2 * u + half), a.f);
+                        if (entry.unit[u] & 1u << (GAAC_ENTRY_EXCEPTION_SHIFT + 2 + half))
+                            apply_exceptions(v, GAAC_V, half, position, stage + head::variable(u),
+                                             stage + head::variable(u) + gaac_entry_length(entry.unit[u]));
+                        if (kind::general && masked) {
+                            const uint2 keep = masks.seen_tokens(a, i);
+#pragma unroll
+                            for (int r = 0; r < 16; r++)
+                                v[r] &= r & 2 ? keep.y : keep.x;
+                        }
+#pragma unroll
+                        for (int j = 0; j < 4; j++)
+#pragma unroll
+                            for (int c = 0; c < columns; c++)
+                                mma_16x8x16(state.out[c][4 * (2 * u + half) + j], v + 4 * j, p[c][0], p[c][1]);
+                    }
+                }
+                if constexpr (rest > 0) {
+                    uint2 keep = make_uint2(~0u, ~0u);
+                    if (kind::general && masked)
+                        keep = masks.seen_tokens(a, i);
+#pragma unroll
+                    for (int f = 0; f < rest; f++) {
+                        const uint4 x = *reinterpret_cast<const uint4 *>(
+                            stage + head::rest_fixed + (rest + f) * GAAC_FRAGMENT_BYTES + position * 16);
+                        const uint32_t v[4] = {x.x & keep.x, x.y & keep.x, x.z & keep.y, x.w & keep.y};
+#pragma unroll
+                        for (int c = 0; c < columns; c++)
+                            mma_16x8x16(state.out[c][4 * halves + f], v, p[c][0], p[c][1]);
+                    }
                 }
             }
-            advance();
+            // The stage is used up: fill it again, go on to the next.
+            __syncwarp();
+            copy_step(tiles.stage);
+            tiles.next();
+            i += raw_v ? 0 : 1;
         }
 
         // ---- merging -----------------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@
 namespace gaac
 {
 
-// As many warps as shared memory holds: in fours, so that each scheduler has the same number, while there are that many.
+// As many warps as shared memory holds: in fours, so that each scheduler has the same number, while there are that
+// many.
 template <typename kind> int warps_for(const gaac_cuda *cuda)
 {
     int warps = kind::warps;
     while (warps > 1 && kind::shared_bytes(warps) + kind::static_shared_bytes > cuda->shared_bytes)
-        warps -= warps > 4 ? 4 : 1;
+        warps -= warps > 8 ? 4 : 1;
     return warps;
 }
 

@@ -14,10 +14,16 @@ template <int rows> struct merge_rows {
     bool last_to_arrive;
 };
 
-// Shared memory while merging: maxima and totals [warp][row], then sums as the registers have them, [warp][float4].
+// Shared memory while merging. Warps: maxima and totals [warp][row], then sums as the registers have them,
+// [warp][vector]. Parts: weights and totals [part][row], of which the totals give way to a vector a thread.
 template <int rows, int dim> struct merge_memory {
     static constexpr int vectors = rows * dim / 4; // float4 of an item
-    static constexpr size_t bytes(int warps) { return static_cast<size_t>(warps) * rows * (dim + 2) * 4; }
+    static constexpr size_t bytes(int warps)
+    {
+        const size_t of_warps = static_cast<size_t>(warps) * rows * (dim + 2) * 4;
+        const size_t of_parts = static_cast<size_t>(most_ranks) * rows * 8 + static_cast<size_t>(warps) * 32 * 16;
+        return of_warps > of_parts ? of_warps : of_parts;
+    }
 };
 
 // Row `row` of the item, of which maximum and total are known at last: takes the sink in, writes the log of the sum,
@@ -156,42 +162,69 @@ merge_segment(const attention_params &a, const row_state<kind::columns, kind::he
         __stcg(a.maxima + slot * rows + threadIdx.x, merged.maximum[threadIdx.x]);
         __stcg(a.totals + slot * rows + threadIdx.x, merged.total[threadIdx.x]);
     }
-    __threadfence();
     __syncthreads();
     const int first_rank = segment == 0 ? record->first_rank : rank;
     const int first_slot = segment == 0 ? record->first_slot : slot;
     if (threadIdx.x == 0) {
-        merged.last_to_arrive = atomicAdd(a.counters + first_rank, 1u) == static_cast<unsigned>(parts) - 1;
+        // Releases what the whole CTA wrote before the barrier, acquires what the others released.
+        merged.last_to_arrive = add_acquire_release(a.counters + first_rank, 1) == static_cast<unsigned>(parts) - 1;
         if (merged.last_to_arrive)
             a.counters[first_rank] = 0; // for the next call
     }
     __syncthreads();
     if (!merged.last_to_arrive)
         return;
-    __threadfence();
     const auto slot_of = [&](int part) { return part == 0 ? first_slot : 2 * (first_rank + part); };
+
+    // Weights of the parts [part][row], from their maxima; then sums, each by as many threads as there are, over a
+    // share of the parts.
+    float *const weights = reinterpret_cast<float *>(shared), *const part_totals = weights + parts * rows;
+    for (int i = static_cast<int>(threadIdx.x); i < parts * rows; i += static_cast<int>(blockDim.x)) {
+        weights[i] = __ldcg(a.maxima + slot_of(i / rows) * rows + i % rows);
+        part_totals[i] = __ldcg(a.totals + slot_of(i / rows) * rows + i % rows);
+    }
+    __syncthreads();
     if (threadIdx.x < rows) {
         const int row = static_cast<int>(threadIdx.x);
         float highest = no_score, total = 0;
         for (int part = 0; part < parts; part++)
-            highest = fmaxf(highest, __ldcg(a.maxima + slot_of(part) * rows + row));
-        for (int part = 0; part < parts; part++)
-            total += __ldcg(a.totals + slot_of(part) * rows + row) *
-                     exp2_fast(__ldcg(a.maxima + slot_of(part) * rows + row) - highest);
-        merged.maximum[row] = highest;
+            highest = fmaxf(highest, weights[part * rows + row]);
+        for (int part = 0; part < parts; part++) {
+            const float weight = exp2_fast(weights[part * rows + row] - highest);
+            weights[part * rows + row] = weight;
+            total += part_totals[part * rows + row] * weight;
+        }
         merged.factor[row] = finish_row(a, highest, total, sequence, h, row_group * rows + row, row_total);
     }
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += static_cast<int>(blockDim.x)) {
+    float4 *const shares = reinterpret_cast<float4 *>(shared) + (parts * rows + 3) / 4; // totals are used up
+    const int teams = max(static_cast<int>(blockDim.x) / vectors, 1);
+    const int team = min(static_cast<int>(threadIdx.x) / vectors, teams); // threads that make up no team have none
+    const int begin = team < teams ? parts * team / teams : 0, end = team < teams ? parts * (team + 1) / teams : 0;
+    for (int i = static_cast<int>(threadIdx.x) % vectors;
+         i < vectors && team<teams; i += teams> 1 ? vectors : static_cast<int>(blockDim.x)) {
         const int row = 8 * ((i >> 5) / fragments) + 2 * (i & 3);
         float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-        for (int part = 0; part < parts; part++) {
+#pragma unroll 8
+        for (int part = begin; part < end; part++) {
             const float4 x = __ldcg(partial + static_cast<uint64_t>(slot_of(part)) * vectors + i);
-            const float *maximum = a.maxima + slot_of(part) * rows + row;
-            const float even = exp2_fast(__ldcg(maximum) - merged.maximum[row]);
-            const float uneven = exp2_fast(__ldcg(maximum + 1) - merged.maximum[row + 1]);
-            sum.x += even * x.x, sum.y += uneven * x.y, sum.z += even * x.z, sum.w += uneven * x.w;
+            const float2 weight = *reinterpret_cast<const float2 *>(weights + part * rows + row);
+            sum.x += weight.x * x.x, sum.y += weight.y * x.y, sum.z += weight.x * x.z, sum.w += weight.y * x.w;
+        }
+        if (teams == 1)
+            write_output<kind>(a, i, sum, merged.factor, sequence, h, row_group, row_total);
+        else
+            shares[team * vectors + i] = sum;
+    }
+    if (teams == 1)
+        return;
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < vectors) {
+        const int i = static_cast<int>(threadIdx.x);
+        float4 sum = shares[i];
+        for (int other = 1; other < teams; other++) {
+            const float4 x = shares[other * vectors + i];
+            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
         }
         write_output<kind>(a, i, sum, merged.factor, sequence, h, row_group, row_total);
     }

@@ -25,6 +25,9 @@ struct alignas(16) rank_work {
     int32_t last_parts;  // of the item that the stretch ends in, if it is another one
 };
 
+// CTAs of a launch: one a multiprocessor.
+constexpr int most_ranks = 256;
+
 // Partial results: slot 2 * rank for the item that the rank starts in, 2 * rank + 1 for the one that it ends in.
 __host__ __device__ inline int partial_slots(int ranks)
 {

@@ -144,7 +144,7 @@ gaac_status gaac_cuda_plan(const gaac_cuda *cuda, const gaac_cuda_plan_args *arg
     uint8_t *bytes = static_cast<uint8_t *>(workspace);
     const workspace_layout at = workspace_of(cuda, args);
     plan_ranks<<<1, plan_threads, 0, stream>>>(
-        shape_of(args), cuda->multiprocessors, reinterpret_cast<rank_work *>(bytes + at.work),
+        shape_of(args), ranks_of(cuda), reinterpret_cast<rank_work *>(bytes + at.work),
         reinterpret_cast<uint32_t *>(bytes + at.counters), reinterpret_cast<int64_t *>(bytes + at.sums));
     return check_launch("planning attention", error);
 }

@@ -65,6 +65,15 @@ __device__ __forceinline__ uint32_t scan_step(uint32_t value, int distance)
     return value;
 }
 
+// ---- device memory --------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ uint32_t add_acquire_release(uint32_t *counter, uint32_t value)
+{
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
+    return before;
+}
+
 // ---- arithmetic -----------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float exp2_fast(float x)
