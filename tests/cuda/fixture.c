@@ -48,6 +48,17 @@ void gpu_check_gaac(gaac_status status, const char *call, const char *file, int 
     }
 }
 
+void *host_memory(size_t bytes)
+{
+    const size_t whole = (bytes / 64 + 1) * 64;
+    void *memory = aligned_alloc(64, whole);
+    if (memory == NULL) {
+        fprintf(stderr, "no memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    return memset(memory, 0, whole);
+}
+
 void *gpu_allocate(size_t bytes)
 {
     void *device = NULL;
@@ -88,9 +99,8 @@ kv kv_random(uint64_t *seed, random_kind kind, gaac_shape shape, size_t tokens)
                  .tokens = tokens,
                  .k_row = (size_t)shape.kv_heads * shape.head_dim_k,
                  .v_row = (size_t)shape.kv_heads * shape.head_dim_v};
-    values.k = malloc(tokens * values.k_row * 2);
-    values.v = malloc(tokens * values.v_row * 2);
-    assert_true(values.k != NULL && values.v != NULL);
+    values.k = host_memory(tokens * values.k_row * 2);
+    values.v = host_memory(tokens * values.v_row * 2);
     random_fill(seed, kind, values.k, tokens * values.k_row, (unsigned)values.k_row);
     random_fill(seed, kind, values.v, tokens * values.v_row, (unsigned)values.v_row);
     values.rows = (gaac_kv_rows){values.k, values.v, values.k_row, shape.head_dim_k, values.v_row, shape.head_dim_v};
@@ -177,11 +187,10 @@ gpu_cache gpu_cache_make(uint64_t *seed, gaac_shape shape, uint32_t blocks, uint
     cache->raw_used = gpu_allocate((raw_blocks + 31) / 32 * 4);
     cache->counters = gpu_allocate(sizeof *cache->counters);
     cache->windows = upload_windows(&c);
-    c.slots = aligned_alloc(64, blocks * cache->slot_stride);
-    c.entries = calloc(blocks, cache->entry_stride * 4);
-    c.raw = aligned_alloc(64, raw_blocks * c.sizes.raw_bytes);
-    c.raw_used = calloc((raw_blocks + 31) / 32, 4);
-    assert_true(c.slots != NULL && c.entries != NULL && c.raw != NULL && c.raw_used != NULL);
+    c.slots = host_memory(blocks * cache->slot_stride);
+    c.entries = host_memory(blocks * cache->entry_stride * 4);
+    c.raw = host_memory(raw_blocks * c.sizes.raw_bytes);
+    c.raw_used = host_memory((raw_blocks + 31) / 32 * 4);
     /* What lies in unused memory must not matter: NaN and bits at random. */
     for (size_t i = 0; i < blocks * cache->slot_stride; i++)
         c.slots[i] = (uint8_t)random_u64(seed);
@@ -275,8 +284,8 @@ void gpu_cache_values(const gpu_cache *c, uint32_t block, const gaac_kv_rows_out
     assert_in_range(entries[0] & ~ENTRY_RAW, 0, c->cache.raw_blocks - 1);
     const uint8_t *raw = c->raw + (entries[0] & ~ENTRY_RAW) * c->sizes.raw_bytes;
     const gaac_shape *shape = &c->cache.shape;
-    uint16_t *k_row = malloc((size_t)shape->kv_heads * shape->head_dim_k * 2);
-    uint16_t *v_row = malloc((size_t)shape->kv_heads * shape->head_dim_v * 2);
+    uint16_t *k_row = host_memory((size_t)shape->kv_heads * shape->head_dim_k * 2);
+    uint16_t *v_row = host_memory((size_t)shape->kv_heads * shape->head_dim_v * 2);
     for (unsigned token = 0; token < GAAC_BLOCK_TOKENS; token++) {
         gaac_raw_block_read_row(&c->layout, GAAC_K, token, raw, k_row);
         gaac_raw_block_read_row(&c->layout, GAAC_V, token, raw, v_row);

@@ -36,6 +36,9 @@ extern gaac_error gpu_error;
 #define assert_gaac(call) gpu_check_gaac((call), #call, __FILE__, __LINE__)
 void gpu_check_gaac(gaac_status status, const char *call, const char *file, int line);
 
+/* Host memory, zeroed, 64-byte aligned, for free(). Ends the program where there is none. */
+void *host_memory(size_t bytes);
+
 /* Device memory, zeroed. Copies wait for all work before them. */
 void *gpu_allocate(size_t bytes);
 void *gpu_upload(const void *host, size_t bytes); /* new memory with these bytes */

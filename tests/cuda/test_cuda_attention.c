@@ -74,8 +74,8 @@ static void fill_unused(uint64_t *seed, kv *values, size_t length)
 
 static void make_values(uint64_t *seed, scene *s)
 {
-    s->values = calloc(s->c.sequences, sizeof *s->values);
-    s->blocks = calloc(s->c.sequences, sizeof *s->blocks);
+    s->values = host_memory(s->c.sequences * sizeof *s->values);
+    s->blocks = host_memory(s->c.sequences * sizeof *s->blocks);
     for (uint32_t i = 0; i < s->c.sequences; i++) {
         const uint32_t length = s->lengths[i] > 0 ? (uint32_t)s->lengths[i] : 0;
         const uint32_t cells = length > s->c.room ? length : s->c.room;
@@ -94,11 +94,11 @@ static uint32_t make_table(uint64_t *seed, scene *s)
     uint32_t total = 7, next = 0;
     for (uint32_t i = 0; i < s->c.sequences; i++)
         total += s->blocks[i];
-    int32_t *physical = malloc(total * sizeof *physical);
+    int32_t *physical = host_memory(total * sizeof *physical);
     shuffle(seed, physical, total);
     const size_t stride = s->largest + 3;
     s->args.block_table_stride = stride;
-    s->table = malloc(s->c.sequences * stride * sizeof *s->table);
+    s->table = host_memory(s->c.sequences * stride * sizeof *s->table);
     for (uint32_t i = 0; i < s->c.sequences; i++)
         for (size_t b = 0; b < stride; b++)
             s->table[i * stride + b] = b < s->blocks[i] ? physical[next++] : 0x7ffffff0;
@@ -110,7 +110,7 @@ static uint32_t make_table(uint64_t *seed, scene *s)
 static void make_queries(uint64_t *seed, scene *s)
 {
     const attention_case *c = &s->c;
-    s->query_start = malloc((c->sequences + 1) * sizeof *s->query_start);
+    s->query_start = host_memory((c->sequences + 1) * sizeof *s->query_start);
     s->query_start[0] = c->ragged ? 1 : 0;
     for (uint32_t i = 0; i < c->sequences; i++) {
         const uint32_t count = c->ragged ? random_below(seed, c->query_tokens + 1) : c->query_tokens;
@@ -124,12 +124,12 @@ static void make_queries(uint64_t *seed, scene *s)
     args->out_head_stride = c->shape.head_dim_v + gap / 2;
     args->out_token_stride = s->query_heads * args->out_head_stride + gap;
     const size_t elements = s->rows * args->q_token_stride;
-    s->q = malloc(elements * 2);
+    s->q = host_memory(elements * 2);
     for (size_t i = 0; i < elements; i++)
         s->q[i] = bits_of(random_float(seed) + random_float(seed));
     s->out_bytes = s->rows * args->out_token_stride * (c->out_type == GAAC_CUDA_F32 ? 4 : 2);
-    s->sinks = malloc(s->query_heads * sizeof *s->sinks);
-    s->slopes = malloc(s->query_heads * sizeof *s->slopes);
+    s->sinks = host_memory(s->query_heads * sizeof *s->sinks);
+    s->slopes = host_memory(s->query_heads * sizeof *s->slopes);
     for (uint32_t h = 0; h < s->query_heads; h++) {
         s->sinks[h] = 4 * random_float(seed) + 2;
         s->slopes[h] = ldexpf(1, -(int)(h % 8) - 1);
@@ -160,7 +160,7 @@ static scene make_scene(uint64_t seed, attention_case c)
     scene s = {.c = c, .query_heads = c.shape.kv_heads * c.group};
     if (s.c.epochs == 0)
         s.c.epochs = 1;
-    s.lengths = malloc(c.sequences * sizeof *s.lengths);
+    s.lengths = host_memory(c.sequences * sizeof *s.lengths);
     memcpy(s.lengths, c.lengths, c.sequences * sizeof *s.lengths);
     make_values(&seed, &s);
     const uint32_t blocks = make_table(&seed, &s);
@@ -237,7 +237,7 @@ static void launch(const scene *s, kernel which, gaac_cuda_stream stream)
 static result read_result(const scene *s)
 {
     const size_t lse_bytes = (size_t)s->rows * s->query_heads * sizeof(float);
-    result r = {malloc(s->out_bytes), malloc(lse_bytes)};
+    result r = {host_memory(s->out_bytes), host_memory(lse_bytes)};
     gpu_read(r.out, s->args.out, s->out_bytes);
     gpu_read(r.lse, s->args.lse, lse_bytes);
     return r;
@@ -282,7 +282,7 @@ static double host_attention(const scene *s, uint32_t sequence, uint32_t query, 
     const uint32_t head = query_head / c->group;
     const uint16_t *q =
         s->q + ((size_t)s->query_start[sequence] + query) * s->args.q_token_stride + query_head * s->args.q_head_stride;
-    double *scores = malloc(sizeof(double) * (size_t)(own < 0 ? 1 : own + 1));
+    double *scores = host_memory(sizeof(double) * (size_t)(own < 0 ? 1 : own + 1));
     double most = c->sinks ? s->sinks[query_head] : -INFINITY, sum = 0;
     for (int64_t cell = first; cell <= own; cell++) {
         const uint16_t *k = values->k + (size_t)cell * values->k_row + (size_t)head * c->shape.head_dim_k;
@@ -363,7 +363,7 @@ static void check_gaps(const scene *s, const result *r)
 /* The reference in F32 against the host; `fast` against the reference. host: compare with the host too. */
 static void check_rows(const scene *s, const result *fast, const result *reference, bool host)
 {
-    double *want = malloc(s->c.shape.head_dim_v * sizeof *want);
+    double *want = host_memory(s->c.shape.head_dim_v * sizeof *want);
     for (uint32_t sequence = 0; sequence < s->c.sequences; sequence++)
         for (int32_t row = s->query_start[sequence]; row < s->query_start[sequence + 1]; row++)
             for (uint32_t head = 0; head < s->query_heads; head++) {

@@ -67,7 +67,7 @@ static void slots_of_a_cpu_decode(void **state)
             .blocks = list,
             .count = 1};
         assert_gaac(gaac_cuda_decode(gpu, &c.cache, &args, NULL, &gpu_error));
-        uint8_t *k_host = malloc(block->k.size), *v_host = malloc(block->v.size);
+        uint8_t *k_host = host_memory(block->k.size), *v_host = host_memory(block->v.size);
         gpu_read(k_host, k, block->k.size);
         gpu_read(v_host, v, block->v.size);
         assert_memory_equal(k_host, block->k.bytes, block->k.size);
@@ -96,8 +96,8 @@ static travel_block encode(const travel_block *block)
     const gaac_cuda_encode_args args = {.rows = rows, .k_offsets = offsets, .blocks = list, .count = 1};
     assert_gaac(gaac_cuda_encode(gpu, &c.cache, &args, NULL, &gpu_error));
     travel_block gpus = *block;
-    gpus.slot.bytes = malloc(block->slot.size);
-    gpus.entries.bytes = malloc(block->entries.size);
+    gpus.slot.bytes = host_memory(block->slot.size);
+    gpus.entries.bytes = host_memory(block->entries.size);
     gpu_read(gpus.slot.bytes, (uint8_t *)c.cache.slots + c.cache.slot_stride, block->slot.size);
     gpu_read(gpus.entries.bytes, c.cache.entries + c.cache.entry_stride, block->entries.size);
     gpu_free(k);
