@@ -6,24 +6,27 @@ GB/s.
 import dataclasses
 
 
+K = 1024
+
+
 @dataclasses.dataclass(frozen=True)
 class Attention:
     batch: int
-    tokens: int  # of each sequence; the longest, if spread
+    tokens: int  # of each sequence
     head_dim: int = 128
     group: int = 8  # query heads of a KV head
     query_tokens: int = 1
     data: str = "synthetic"
     raw: float = 0.0  # share of blocks that are kept raw
-    spread: bool = False  # sequences of all lengths up to tokens
+    spread: bool = False  # sequences of lengths from an eighth of tokens to all of it
     kv_heads: int = 8
     target: float = None
     quick: bool = False
 
     @property
     def name(self):
-        size = f"{self.tokens // 1024}K" if self.tokens % 1024 == 0 else str(self.tokens)
-        words = [f"attention D{self.head_dim} GQA{self.group} {self.batch}x{'to ' if self.spread else ''}{size}"]
+        least = f"{self.tokens // 8 // K}K-" if self.spread else ""
+        words = [f"attention D{self.head_dim} GQA{self.group} {self.batch}x{least}{self.tokens // K}K"]
         if self.query_tokens > 1:
             words.append(f"{self.query_tokens} queries")
         if self.raw:
@@ -41,7 +44,7 @@ class DecompressFirst:
 
     @property
     def name(self):
-        return f"decompress first 1x{self.tokens // 1024}K"
+        return f"decompress first 1x{self.tokens // K}K"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Prefill:
 
     @property
     def name(self):
-        return f"encode prefill {self.batch}x{self.tokens // 1024}K" + ("" if self.data == "synthetic" else
+        return f"encode prefill {self.batch}x{self.tokens // K}K" + ("" if self.data == "synthetic" else
                                                                         f" {self.data}")
 
 
@@ -80,7 +83,7 @@ class Decode:
 
     @property
     def name(self):
-        return (f"decode {self.batch}x{self.tokens // 1024}K" + (f" D{self.head_dim}" if self.head_dim != 128 else "")
+        return (f"decode {self.batch}x{self.tokens // K}K" + (f" D{self.head_dim}" if self.head_dim != 128 else "")
                 + ("" if self.data == "synthetic" else f" {self.data}"))
 
 
@@ -96,7 +99,6 @@ class Compressors:
         return f"compressors {self.data} D{self.head_dim}"
 
 
-K = 1024
 CASES = (
     Attention(8, 32 * K, target=1.33, quick=True),
     Attention(4, 64 * K, target=1.33),
