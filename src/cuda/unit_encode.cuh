@@ -66,45 +66,64 @@ __device__ __forceinline__ void fetch_part(const part_source &source, unsigned h
 
 // ---- gathering --------------------------------------------------------------------------------
 
+// A lane's place in a part of a coded unit, from half to half: one pointer, whatever the values come from, so that the
+// loop over halves has few registers to hold.
+struct lane_source {
+    const uint8_t *at;
+    uint64_t row;  // bytes from a token's row to the next
+    uint32_t step; // bytes from a half to the next
+    bool raw, wide;
+};
+__device__ __forceinline__ lane_source lane_source_of(const part_source &source, unsigned part, unsigned hv,
+                                                      unsigned lane)
+{
+    const unsigned g = lane >> 2, t = lane & 3;
+    lane_source found;
+    found.raw = source.fragments != nullptr;
+    found.wide = source.wide;
+    found.row = 2 * source.stride;
+    if (found.raw) {
+        found.at = source.fragments + lane_position(lane) * 16;
+        found.step = 4 * GAAC_FRAGMENT_BYTES;
+    } else {
+        // K: 16 channels a half of tokens g and g + 8. V: 8 channels of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
+        const unsigned token = part == GAAC_K ? g : 2 * t, channel = part == GAAC_K ? 16 * hv * t : 8 * hv * g;
+        found.at = reinterpret_cast<const uint8_t *>(source.rows) + token * found.row + 2 * channel;
+        found.step = part == GAAC_K ? 32 : 16;
+    }
+    return found;
+}
+
 // Eight elements.
-template <bool wide> __device__ __forceinline__ uint4 load_eight(const uint16_t *at)
+template <bool wide> __device__ __forceinline__ uint4 load_eight(const uint8_t *bytes)
 {
     if (wide)
-        return *reinterpret_cast<const uint4 *>(at);
+        return *reinterpret_cast<const uint4 *>(bytes);
+    const uint16_t *at = reinterpret_cast<const uint16_t *>(bytes);
     return make_uint4(at[0] | static_cast<uint32_t>(at[1]) << 16, at[2] | static_cast<uint32_t>(at[3]) << 16,
                       at[4] | static_cast<uint32_t>(at[5]) << 16, at[6] | static_cast<uint32_t>(at[7]) << 16);
 }
 
-// A half of K: 16 channels each of tokens g and g + 8.
-template <bool wide>
-__device__ __forceinline__ void gather_k_rows(const part_source &source, unsigned hv, unsigned h, unsigned lane,
-                                              uint32_t pairs[16])
+template <bool wide> __device__ __forceinline__ void gather_k_rows(const lane_source &source, uint32_t pairs[16])
 {
-    const unsigned g = lane >> 2, t = lane & 3;
 #pragma unroll
-    for (unsigned s = 0; s < 2; s++) {
-        const uint16_t *row = source.rows + (g + 8 * s) * source.stride + 16 * (hv * t + h);
+    for (unsigned s = 0; s < 2; s++)
 #pragma unroll
         for (unsigned i = 0; i < 2; i++) {
-            const uint4 x = load_eight<wide>(row + 8 * i);
+            const uint4 x = load_eight<wide>(source.at + 8 * s * source.row + 16 * i);
             pairs[8 * i + 2 * s] = x.x;
             pairs[8 * i + 2 * s + 1] = x.y;
             pairs[8 * i + 4 + 2 * s] = x.z;
             pairs[8 * i + 4 + 2 * s + 1] = x.w;
         }
-    }
 }
 
-// A half of V: 8 channels each of tokens 2t, 2t + 1, 2t + 8, 2t + 9.
-template <bool wide>
-__device__ __forceinline__ void gather_v_rows(const part_source &source, unsigned hv, unsigned h, unsigned lane,
-                                              uint32_t pairs[16])
+template <bool wide> __device__ __forceinline__ void gather_v_rows(const lane_source &source, uint32_t pairs[16])
 {
-    const unsigned g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (unsigned s = 0; s < 2; s++) {
-        const uint16_t *row = source.rows + (2 * t + 8 * s) * source.stride + 8 * (hv * g + h);
-        const uint4 x = load_eight<wide>(row), y = load_eight<wide>(row + source.stride);
+        const uint4 x = load_eight<wide>(source.at + 8 * s * source.row);
+        const uint4 y = load_eight<wide>(source.at + (8 * s + 1) * source.row);
         pairs[2 * s] = __byte_perm(x.x, y.x, 0x5410);
         pairs[2 * s + 1] = __byte_perm(x.x, y.x, 0x7632);
         pairs[4 + 2 * s] = __byte_perm(x.y, y.y, 0x5410);
@@ -122,30 +141,30 @@ __device__ __forceinline__ uint4 exchange_middle(unsigned part, uint4 x)
     return part == GAAC_K ? make_uint4(x.x, x.z, x.y, x.w) : x;
 }
 
-// A lane's 16 registers of half h.
-__device__ __forceinline__ void gather_half(const part_source &source, unsigned part, unsigned hv, unsigned h,
-                                            unsigned lane, uint32_t pairs[16])
+// A lane's 16 registers of the next half.
+__device__ __forceinline__ void gather_half(lane_source *source, unsigned part, uint32_t pairs[16])
 {
-    if (source.fragments != nullptr) {
-        const uint8_t *fragment = source.fragments + 4 * h * GAAC_FRAGMENT_BYTES + lane_position(lane) * 16;
+    if (source->raw) {
 #pragma unroll
         for (unsigned j = 0; j < 4; j++) {
-            const uint4 x = exchange_middle(part, *reinterpret_cast<const uint4 *>(fragment + j * GAAC_FRAGMENT_BYTES));
+            const uint4 x =
+                exchange_middle(part, *reinterpret_cast<const uint4 *>(source->at + j * GAAC_FRAGMENT_BYTES));
             pairs[4 * j] = x.x;
             pairs[4 * j + 1] = x.y;
             pairs[4 * j + 2] = x.z;
             pairs[4 * j + 3] = x.w;
         }
     } else if (part == GAAC_K) {
-        if (source.wide)
-            gather_k_rows<true>(source, hv, h, lane, pairs);
+        if (source->wide)
+            gather_k_rows<true>(*source, pairs);
         else
-            gather_k_rows<false>(source, hv, h, lane, pairs);
-    } else if (source.wide) {
-        gather_v_rows<true>(source, hv, h, lane, pairs);
+            gather_k_rows<false>(*source, pairs);
+    } else if (source->wide) {
+        gather_v_rows<true>(*source, pairs);
     } else {
-        gather_v_rows<false>(source, hv, h, lane, pairs);
+        gather_v_rows<false>(*source, pairs);
     }
+    source->at += source->step;
 }
 
 // Token and channel of the unit of register r, half hi of fragment f at a lane.
@@ -176,10 +195,11 @@ __device__ __forceinline__ void store_halves(const part_source &source, unsigned
                                              uint8_t *out)
 {
     out += lane_position(lane) * 16;
+    lane_source from = lane_source_of(source, part, hv, lane);
 #pragma unroll 1
     for (unsigned h = 0; h < hv; h++) {
         uint32_t pairs[16];
-        gather_half(source, part, hv, h, lane, pairs);
+        gather_half(&from, part, pairs);
 #pragma unroll
         for (unsigned j = 0; j < 4; j++)
             *reinterpret_cast<uint4 *>(out + (4 * h + j) * GAAC_FRAGMENT_BYTES) =
@@ -295,21 +315,24 @@ __device__ __forceinline__ uint32_t sum_of_lanes_below(uint32_t value, unsigned 
     return sum - value;
 }
 
-// Code words of half h; those of half 0 wait for half 1's first, which lies beside them.
+// Code words of half h; those of half 0 wait for half 1's first, which lies beside them. codes: where the part has
+// them.
 __device__ __forceinline__ void store_codes(unsigned hv, unsigned h, unsigned position, const uint32_t code[3],
-                                            uint32_t waiting[3], uint8_t *fixed)
+                                            uint32_t waiting[3], uint8_t *codes)
 {
     if (hv == 1) {
-        *reinterpret_cast<uint2 *>(fixed + gaac_code_offset(1, 0, 0, position)) = make_uint2(code[0], code[1]);
-        *reinterpret_cast<uint32_t *>(fixed + gaac_code_offset(1, 0, 2, position)) = code[2];
+        codes -= GAAC_WORD_BYTES;
+        *reinterpret_cast<uint2 *>(codes + gaac_code_offset(1, 0, 0, position)) = make_uint2(code[0], code[1]);
+        *reinterpret_cast<uint32_t *>(codes + gaac_code_offset(1, 0, 2, position)) = code[2];
     } else if (h == 0) {
         waiting[0] = code[0];
         waiting[1] = code[1];
         waiting[2] = code[2];
     } else {
-        *reinterpret_cast<uint4 *>(fixed + gaac_code_offset(2, 0, 0, position)) =
+        codes -= 2 * GAAC_WORD_BYTES;
+        *reinterpret_cast<uint4 *>(codes + gaac_code_offset(2, 0, 0, position)) =
             make_uint4(waiting[0], waiting[1], waiting[2], code[0]);
-        *reinterpret_cast<uint2 *>(fixed + gaac_code_offset(2, 1, 1, position)) = make_uint2(code[1], code[2]);
+        *reinterpret_cast<uint2 *>(codes + gaac_code_offset(2, 1, 1, position)) = make_uint2(code[1], code[2]);
     }
 }
 
@@ -330,12 +353,13 @@ __device__ __forceinline__ uint32_t store_records(const part_source &source, uns
     return number;
 }
 
-// Encodes a coded unit: the fixed parts to their place in the slot, the rest to image, all but the exceptions behind
-// the first `limit`; exceptions go below `end`. windows: the head's. Returns what make_need makes.
+// Encodes a coded unit: the fixed parts to their place in the slot, the rest to image, of its exceptions no more than
+// the image keeps. With `end` not NULL all exceptions go below it instead. windows: the head's. Returns what make_need
+// makes.
 __device__ __forceinline__ uint32_t encode_unit(const geometry &sizes, const gaac_kv_rows &rows, uint32_t u,
                                                 uint32_t head, const block_source &source, const uint8_t *windows,
                                                 unsigned lane, uint8_t *slot, half_notes *notes, variable_image *image,
-                                                uint32_t *end, uint32_t limit)
+                                                uint8_t *end)
 {
     const gaac_unit &unit = sizes.layout.unit[u];
     const unsigned hv = unit.hv, position = lane_position(lane);
@@ -346,7 +370,7 @@ __device__ __forceinline__ uint32_t encode_unit(const geometry &sizes, const gaa
         fetch_part(source_of(source, rows, sizes, unit, head, GAAC_V), hv, lane);
 #pragma unroll 1
     for (unsigned part = unit.has_k ? 0 : 1; part < (unit.has_v ? 2 : 1); part++) {
-        const part_source values = source_of(source, rows, sizes, unit, head, part);
+        lane_source values = lane_source_of(source_of(source, rows, sizes, unit, head, part), part, hv, lane);
         uint8_t *fixed = slot + head * sizes.layout.head_fixed_bytes + fixed_part_offset(unit, part);
         const uint4 *bases =
             reinterpret_cast<const uint4 *>(windows + (part == GAAC_K ? sizes.window_k[u] : sizes.window_v[u]));
@@ -355,11 +379,12 @@ __device__ __forceinline__ uint32_t encode_unit(const geometry &sizes, const gaa
 #pragma unroll 1
         for (unsigned h = 0; h < hv; h++) {
             uint32_t pairs[16], word[8], offset[8], code[3], n, stored;
-            const uint4 b = bases[h];
+            const uint4 b = *bases++;
             const uint32_t base[4] = {b.x, b.y, b.z, b.w};
-            gather_half(values, part, hv, h, lane, pairs);
+            gather_half(&values, part, pairs);
             const uint32_t seen = half::split_words(pairs, base, word, offset);
-            uint4 *words = reinterpret_cast<uint4 *>(fixed + gaac_word_offset(h, 0, position));
+            uint4 *words = reinterpret_cast<uint4 *>(fixed + gaac_word_offset(0, 0, position));
+            fixed += GAAC_WORD_BYTES; // of the next half; at the end, codes
             words[0] = make_uint4(word[0], word[1], word[2], word[3]);
             words[gaac_word_offset(0, 4, 0) / 16] = make_uint4(word[4], word[5], word[6], word[7]);
             const unsigned i = part * hv + h;
@@ -400,8 +425,10 @@ __device__ __forceinline__ uint32_t encode_unit(const geometry &sizes, const gaa
         for (unsigned i = 0; i < 2 * hv; i++) {
             const unsigned part = i / hv, h = i % hv;
             if (flags >> (2 * part + h) & 1)
-                number = store_records(source_of(source, rows, sizes, unit, head, part), part, hv, h, lane,
-                                       notes->outside[i][lane], number, total >> 16, limit, end);
+                number = store_records(
+                    source_of(source, rows, sizes, unit, head, part), part, hv, h, lane, notes->outside[i][lane],
+                    number, total >> 16, end == nullptr ? kept_records : 0xffffffffu,
+                    end == nullptr ? image->records + kept_records : reinterpret_cast<uint32_t *>(end));
         }
     }
     const uint32_t need = make_need(hv, total & 0xffff, flags, total >> 16);

@@ -18,8 +18,8 @@ namespace gaac
 
 constexpr unsigned write_warps = 8; // most of a thread block
 // Thread blocks that a multiprocessor should hold: 64 registers a thread. The kernel waits for memory, so more warps
-// beat a handful of values of the whole unit in local memory; with 2 there are none there, the loop over halves has
-// few.
+// beat a few values of the whole unit in local memory (one load in the loop over halves; none at all with 3, 80
+// registers).
 constexpr unsigned write_residents = 4;
 constexpr unsigned image_rounds = 4; // units of a warp whose variable parts are kept
 
@@ -362,19 +362,17 @@ __device__ __forceinline__ void encode_pair(const write_call &call, const writer
     uint32_t *need = shared_needs() + head * call.sizes.layout.coded_units + unit.entry;
     variable_image *image = image_of(call, me, round);
     uint8_t *variable = slot + call.sizes.layout.fixed_bytes;
-    uint32_t *end = image->records + kept_records;
-    uint32_t limit = kept_records;
+    uint8_t *end = nullptr;
     bool again = false;
     if (second_pass) {
         const bool overwritten = round + 1 >= call.rounds && call.rounds * (blockDim.x / 32) < pairs_of(call);
         again = overwritten || need_exceptions(image->need) > kept_records;
         variable += gaac_entry_offset(*need);
-        end = reinterpret_cast<uint32_t *>(variable + gaac_entry_length(*need));
-        limit = 0xffffffffu;
+        end = variable + gaac_entry_length(*need);
     }
     if (!second_pass || again) {
         const uint32_t found = encode_unit(call.sizes, call.rows, u, head, source, windows_of(call, call.epoch, head),
-                                           me.lane, slot, &me.own->notes, image, end, limit);
+                                           me.lane, slot, &me.own->notes, image, end);
         if (!second_pass && me.lane == 0)
             *need = found;
     }
@@ -385,7 +383,7 @@ __device__ __forceinline__ void encode_pair(const write_call &call, const writer
 }
 
 // The end of a block that fits: zeros behind the variable parts, entries.
-__device__ __forceinline__ void finish_coded(const write_call &call, const writer &me, const block_task &task)
+__device__ __forceinline__ void finish_coded(const write_call &call, const block_task &task)
 {
     uint4 *pool = reinterpret_cast<uint4 *>(slot_of(call, task.block) + call.sizes.layout.fixed_bytes);
 #pragma unroll 1
@@ -481,7 +479,7 @@ __device__ __forceinline__ void finish_block(const write_call &call, bool encode
     const writer me = make_writer(call);
     const uint32_t raw = me.own->work.raw, block = me.own->work.task.block;
     if (me.own->work.code) {
-        finish_coded(call, me, me.own->work.task);
+        finish_coded(call, me.own->work.task);
         if (raw != no_raw_block) {
             __syncthreads(); // all reads of it are done
             if (threadIdx.x == 0)
