@@ -10,7 +10,7 @@ namespace gaac
 // A base that the format allows: at most 240, even where the field wraps round bit 31.
 __host__ __device__ inline uint32_t valid_base(uint32_t base, bool wraps)
 {
-    base = base < GAAC_WINDOW_MAX_BASE ? base : GAAC_WINDOW_MAX_BASE;
+    base = base < GAAC_WINDOW_MAX_BASE ? base : uint32_t{GAAC_WINDOW_MAX_BASE};
     return wraps ? base & ~1u : base;
 }
 
