@@ -56,11 +56,13 @@ __device__ __forceinline__ part_source source_of(const block_source &source, con
 // (a token's row of 128 channels may lie in two), or two tokens' rows of 64.
 __device__ __forceinline__ void fetch_part(const part_source &source, unsigned hv, unsigned lane)
 {
-#ifdef __CUDA_ARCH__
     const void *line = source.rows + lane / 2 * source.stride + lane % 2 * 32 * hv;
     if (source.fragments != nullptr)
         line = source.fragments + lane * 64 * hv;
+#ifdef __CUDA_ARCH__
     asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+#else
+    (void)line;
 #endif
 }
 

@@ -266,7 +266,7 @@ __device__ __forceinline__ uint32_t take_raw_block_together(const write_call &ca
 }
 
 // No raw block was free: the block is empty now.
-__device__ __forceinline__ void lose_block(const write_call &call, const writer &me, uint32_t block)
+__device__ __forceinline__ void lose_block(const write_call &call, uint32_t block)
 {
     set_entries(call.cache, call.sizes.entries, block, 0);
     if (threadIdx.x == 0)
@@ -410,7 +410,7 @@ __device__ __forceinline__ bool start_block(const write_call &call)
     uint32_t raw = raw_block_of(state);
     if (!from_rows && !held && (raw = take_raw_block_together(call, me, task.block)) == no_raw_block) {
         if (!task.own) // else it stays as it is, readable with its own epoch
-            lose_block(call, me, task.block);
+            lose_block(call, task.block);
         return false;
     }
     raw_content content = task.first == 0 && !task.own ? RAW_REPLACED : RAW_KEPT;
@@ -461,7 +461,7 @@ __device__ __forceinline__ bool start_second_pass(const write_call &call)
     uint32_t raw = me.own->work.raw;
     if (fill && raw == no_raw_block &&
         (raw = take_raw_block_together(call, me, me.own->work.task.block)) == no_raw_block) {
-        lose_block(call, me, me.own->work.task.block);
+        lose_block(call, me.own->work.task.block);
         return false;
     }
     __syncwarp();
