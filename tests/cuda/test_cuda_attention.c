@@ -499,7 +499,7 @@ static attention_case random_case(uint64_t *seed, int32_t *lengths, unsigned mos
 static void everything_at_random(void **state)
 {
     (void)state;
-    for (uint64_t number = 0; number < (gpu_small() ? 12 : 150); number++) {
+    for (uint64_t number = 0; number < (gpu_small() ? 12 : 300); number++) {
         int32_t lengths[8];
         uint64_t seed = 1000 + number;
         const attention_case c = random_case(&seed, lengths, 8);
