@@ -29,9 +29,9 @@ template <int dim_, int columns_, bool general_> struct attention_kind {
     using head = head_shape<dim>;
     // Registers decide how many warps a multiprocessor holds; then as many stages as shared memory has room for (of the
     // largest: smaller ones get fewer warps). Copies of about 190 KiB are in flight then, which hides their latency.
-    static constexpr int warps = dim * columns > 128 ? 8 : general || columns > 1 ? 12 : 16;
+    static constexpr int warps = dim * columns > 128 ? 8 : general || columns > 1 ? 12 : GAAC_PLAIN_WARPS;
     static constexpr int room = 200 * 1024 / (warps * head::stage_bytes);
-    static constexpr int stages = room < 2 ? 2 : room > 4 ? 4 : room;
+    static constexpr int stages = room < 4 ? 2 : 4;
     // Beside the ring: tag table, places of tiles, barriers, rows.
     static constexpr size_t static_shared_bytes =
         4096 + warps * (sizeof(tile_places<head::units>) + 256 * columns) + 1024;
@@ -113,6 +113,9 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
     __shared__ uint2 parked_weights[kind::warps][32 * columns]; // of a raw tile, between its K and its V
     // What the loop over tiles does not need is parked here: held in registers it would be spilled.
     __shared__ volatile int parked_left, parked_item, parked_segment;
+    __shared__ volatile struct {
+        int h, sequence, first_tile;
+    } parked[kind::warps];
 
     const int warps = static_cast<int>(blockDim.x / 32);
     ring<stages> tiles(barriers[__shfl_sync(~0u, threadIdx.x / 32, 0)]);
@@ -142,11 +145,13 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const int real_tiles = span.count > 0 ? segment_tiles : 0;
         const int begin = real_tiles * warp / warps, count = real_tiles * (warp + 1) / warps - begin;
         const int first_tile = span.first + tile + begin; // counted from the sequence's start
-        tile_batches<units> batches(places[warp]);
+        parked[warp].h = h, parked[warp].sequence = sequence, parked[warp].first_tile = first_tile;
+        __syncwarp();
         const auto source = [&]() {
-            return tile_source{a.block_table + sequence * a.block_table_stride + first_tile,
-                               a.cache.entries + h * units, a.cache.entry_stride, count};
+            return tile_source{a.block_table + parked[warp].sequence * a.block_table_stride + parked[warp].first_tile,
+                               a.cache.entries + parked[warp].h * units, a.cache.entry_stride, count};
         };
+        tile_batches<units> batches(places[warp]);
         if (count > 0)
             batches.begin(source());
         uint32_t q[columns][fragments][2];
@@ -159,17 +164,17 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
             const uint32_t epoch = min(bits >> entry_epoch_shift, a.cache.epochs - 1);
             load_bases<head>(k_base, v_base,
                              a.cache.windows + static_cast<uint64_t>(epoch) * a.window_bytes +
-                                 h * (halves * (window_k_bytes + window_v_bytes)));
+                                 parked[warp].h * (halves * (window_k_bytes + window_v_bytes)));
         };
         change_epoch(0);
 
         // ---- copies ------------------------------------------------------------------------------------------------
-        // A coded tile is one step of the ring, a raw one two: K, then V.
-        int next = 0;             // tile to copy next
-        uint32_t pending_raw = 0; // entry of the raw tile whose V is to be copied next
+        // A coded tile is one step of the ring, a raw one two: K, then V. Tiles are counted in halves: an odd number is
+        // a raw tile's V.
+        int ahead = 0; // to copy next
         const auto copy_raw = [&](int to, uint32_t entry, bool v) {
-            const uint8_t *from =
-                a.cache.raw + (entry & ~entry_raw) * a.raw_bytes + static_cast<uint64_t>(h) * (2 * head::part_bytes);
+            const uint8_t *from = a.cache.raw + (entry & ~entry_raw) * a.raw_bytes +
+                                  static_cast<uint64_t>(parked[warp].h) * (2 * head::part_bytes);
             const uint32_t stage = shared_address(shared) + (warp * stages + to) * head::stage_bytes;
             if (tiles.start(to, head::part_bytes)) {
 #pragma unroll
@@ -190,7 +195,8 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
                 bytes += variable[u];
             }
             if (tiles.start(to, bytes)) {
-                tiles.piece(to, stage, slot + static_cast<uint64_t>(h) * head::fixed_bytes, head::fixed_bytes);
+                tiles.piece(to, stage, slot + static_cast<uint64_t>(parked[warp].h) * head::fixed_bytes,
+                            head::fixed_bytes);
 #pragma unroll
                 for (int u = 0; u < units; u++)
                     if (variable[u] > 0)
@@ -200,25 +206,24 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         };
         // Starts the copies of the step behind those in the ring.
         const auto copy_step = [&](int to) {
-            if (pending_raw != 0) {
-                copy_raw(to, pending_raw, true);
-                pending_raw = 0;
-            } else if (next < count) {
-                if (next % batch_tiles == 0)
+            const int i = ahead / 2;
+            if (i < count) {
+                if (ahead % (2 * batch_tiles) == 0)
                     tiles.wait_small(); // fetched when the loop came to the batch before
-                const entry_words<units> entry = batches.entry(next);
+                const entry_words<units> entry = batches.entry(i);
                 if (entry_is_raw(entry.unit[0])) {
-                    pending_raw = entry.unit[0];
-                    copy_raw(to, pending_raw, false);
-                } else
-                    copy_coded(to, entry, batches.block(next));
-                next++;
+                    copy_raw(to, entry.unit[0], ahead & 1);
+                    ahead++;
+                } else {
+                    copy_coded(to, entry, batches.block(i));
+                    ahead += 2;
+                }
             }
             tiles.finish();
         };
 #pragma unroll
         for (int i = 0; i < stages; i++)
-            copy_step(tiles.stage + i < stages ? tiles.stage + i : tiles.stage + i - stages);
+            copy_step((tiles.steps + i) % stages);
         if (segment == 0)
             __syncthreads(); // the tag table
 
@@ -258,6 +263,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const auto decode_plainly = [&](gaac_part part, const entry_words<units> &entry, int i, uint8_t *stage) {
             const int block = batches.block(i);
             const uint8_t *slot = a.cache.slots + static_cast<uint64_t>(block) * a.cache.slot_stride;
+            const int h = parked[warp].h;
             const uint8_t *fixed = slot + static_cast<uint64_t>(h) * head::fixed_bytes;
             const uint32_t epoch = min(epoch_bits >> entry_epoch_shift, a.cache.epochs - 1);
             const uint8_t *windows = a.cache.windows + static_cast<uint64_t>(epoch) * a.window_bytes +
@@ -284,14 +290,14 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
             __syncwarp();
         };
 
-        // A round of the loop is a step of the ring; i counts tiles.
-        bool raw_v = false; // the step is a raw tile's V
+        // A round of the loop is a step of the ring.
 #pragma unroll 1
-        for (int i = 0; i < count;) {
-            if (i % batch_tiles == 0 && !raw_v)
+        for (int at_hand = 0; at_hand < 2 * count;) {
+            const int i = at_hand / 2;
+            if (at_hand % (2 * batch_tiles) == 0)
                 batches.fetch(source(), i);
             tiles.wait();
-            const uint8_t *const stage = shared + (warp * stages + tiles.stage) * head::stage_bytes;
+            const uint8_t *const stage = shared + (warp * stages + tiles.stage()) * head::stage_bytes;
             const entry_words<units> entry = batches.entry(i);
             const bool masked = masks.hides(i);
             uint32_t odd = (entry.unit[0] ^ epoch_bits) & (0xff000000u | head::overlong(0));
@@ -304,20 +310,20 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
             if (__builtin_expect(odd != 0 || (!kind::general && masked), 0)) {
                 if (entry_is_raw(entry.unit[0])) {
                     plain = true;
-                    uint2 *const parked = parked_weights[warp] + lane_id();
-                    if (!raw_v) {
+                    uint2 *const weights = parked_weights[warp] + lane_id();
+                    if ((at_hand & 1) == 0) {
                         scores_of_fragments(stage, score);
                         masks.take(a, state, score, i, masked, p);
 #pragma unroll
                         for (int c = 0; c < columns; c++)
-                            parked[32 * c] = make_uint2(p[c][0], p[c][1]);
+                            weights[32 * c] = make_uint2(p[c][0], p[c][1]);
                     } else {
 #pragma unroll
                         for (int c = 0; c < columns; c++)
-                            p[c][0] = parked[32 * c].x, p[c][1] = parked[32 * c].y;
+                            p[c][0] = weights[32 * c].x, p[c][1] = weights[32 * c].y;
                         add_fragments(stage, i, p);
                     }
-                    raw_v = !raw_v;
+                    at_hand -= 1; // half a tile
                 } else {
                     if (((entry.unit[0] ^ epoch_bits) & entry_epoch_mask << entry_epoch_shift) != 0)
                         change_epoch(entry.unit[0] & entry_epoch_mask << entry_epoch_shift);
@@ -441,9 +447,9 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
             }
             // The stage is used up: fill it again, go on to the next.
             __syncwarp();
-            copy_step(tiles.stage);
-            tiles.next();
-            i += raw_v ? 0 : 1;
+            copy_step(tiles.stage());
+            tiles.steps++;
+            at_hand += 2;
         }
 
         // ---- merging -----------------------------------------------------------------------------------------------

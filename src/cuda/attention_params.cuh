@@ -20,12 +20,16 @@ template <int dim> struct head_shape {
     __host__ __device__ static constexpr int hv(int unit) { return unit < wide ? 2 : 1; }
     __host__ __device__ static constexpr int unit_fixed(int unit) { return 4 * GAAC_PART_FIXED_BYTES * unit; }
     // In a stage a unit's variable part has room for lengths of 5 (hv 2) or 4 bits, with which one test finds longer
-    // ones. Real KV takes a third of that; longer ones are decoded from device memory, slowly.
+    // ones. Real KV takes a third of that; longer ones are decoded from device memory, slowly. Like the memory that
+    // they are copied from, stages and parts begin on 128-byte lines: copies across lines take twice as many steps.
     __host__ __device__ static constexpr uint32_t overlong(int unit) { return hv(unit) == 2 ? 0xe0000u : 0xf0000u; }
-    __host__ __device__ static constexpr int variable(int unit) { return fixed_bytes + 31 * GAAC_POOL_ALIGN * unit; }
-    static constexpr int stage_bytes = fixed_bytes + GAAC_POOL_ALIGN * (31 * wide + 15 * narrow);
+    __host__ __device__ static constexpr int variable(int unit) { return fixed_bytes + 512 * unit; }
+    static constexpr int stage_bytes = fixed_bytes + 512 * wide + 256 * narrow;
 };
 // What may be read behind the last stage: eight stored bytes are read at a time, wherever tags put them.
+#ifndef GAAC_PLAIN_WARPS
+#define GAAC_PLAIN_WARPS 16
+#endif
 constexpr int stage_slack = 768;
 
 struct attention_params {

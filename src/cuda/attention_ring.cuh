@@ -13,9 +13,9 @@ template <int stages> struct ring_barriers {
     alignas(8) uint64_t barrier[stages];
 };
 template <int stages> struct ring {
+    static_assert((stages & (stages - 1)) == 0, "the number of steps taken says stage and parity");
     uint32_t barriers; // shared address
-    int stage = 0;
-    uint32_t parity = 0;
+    unsigned steps = 0;
 
     __device__ ring(ring_barriers<stages> &memory) : barriers(shared_address(&memory))
     {
@@ -25,12 +25,8 @@ template <int stages> struct ring {
         barrier_init_done();
         __syncwarp();
     }
-    __device__ void wait() { barrier_wait(barriers + 8 * stage, parity); }
-    __device__ void next()
-    {
-        if (++stage == stages)
-            stage = 0, parity ^= 1;
-    }
+    __device__ unsigned stage() const { return steps % stages; }
+    __device__ void wait() { barrier_wait(barriers + 8 * stage(), steps / stages & 1); }
     // Copies: announce all bytes, then make the pieces. Called by the whole warp.
     __device__ bool start(int to, uint32_t bytes)
     {
@@ -56,18 +52,14 @@ template <int stages> struct ring {
 template <int stages> struct ring_barriers {
 };
 template <int stages> struct ring {
-    int stage = 0;
+    unsigned steps = 0;
 
     __device__ ring(ring_barriers<stages> &) {}
+    __device__ unsigned stage() const { return steps % stages; }
     __device__ void wait()
     {
         async_wait<stages - 1>();
         __syncwarp();
-    }
-    __device__ void next()
-    {
-        if (++stage == stages)
-            stage = 0;
     }
     __device__ bool start(int, uint32_t) { return true; }
     __device__ void piece(int, uint32_t shared, const uint8_t *from, uint32_t bytes)

@@ -4,8 +4,6 @@
 
 #include "cuda/attention_params.cuh"
 
-#include <climits>
-
 namespace gaac
 {
 
@@ -137,8 +135,9 @@ template <int columns> struct item_masks<columns, false> {
 
 // Causal order among query tokens, window, softcap, ALiBi.
 template <int columns> struct item_masks<columns, true> {
+    static constexpr int unlimited = -(1 << 30); // below every cell, and far enough from where integers wrap round
     int cells, queries;
-    int first_query_sees;    // first cell that the first query token sees, 0 without a window
+    int first_query_sees;    // first cell that the first query token sees, or `unlimited`
     int last[columns][2];    // last cell that the lane's rows see
     float slope[columns][2]; // times log2(e)
 
@@ -146,7 +145,8 @@ template <int columns> struct item_masks<columns, true> {
         : cells(length - first_tile * GAAC_BLOCK_TOKENS), queries(query_tokens)
     {
         const int64_t first = static_cast<int64_t>(cells) - queries - a.shape.window + 1;
-        first_query_sees = a.shape.window == 0 ? INT_MIN : static_cast<int>(max(first, static_cast<int64_t>(INT_MIN)));
+        first_query_sees =
+            a.shape.window == 0 ? unlimited : static_cast<int>(max(first, static_cast<int64_t>(unlimited)));
         const int first_row = item % a.shape.row_groups * 8 * columns;
 #pragma unroll
         for (int c = 0; c < columns; c++)
@@ -162,7 +162,7 @@ template <int columns> struct item_masks<columns, true> {
     {
         const int cell = i * GAAC_BLOCK_TOKENS;
         return cell + GAAC_BLOCK_TOKENS > cells - queries + 1 ||
-               (first_query_sees != INT_MIN && cell < first_query_sees + queries - 1);
+               (first_query_sees != unlimited && cell < first_query_sees + queries - 1);
     }
     __device__ uint2 seen_tokens(const attention_params &, int i) const
     {
