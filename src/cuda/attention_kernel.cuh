@@ -27,9 +27,10 @@ template <int dim_, int columns_, bool general_> struct attention_kind {
     static constexpr int dim = dim_, columns = columns_, rows = 8 * columns_;
     static constexpr bool general = general_;
     using head = head_shape<dim>;
-    // Registers decide how many warps a multiprocessor holds; then as many stages as shared memory has room for (of the
-    // largest: smaller ones get fewer warps). Copies of about 190 KiB are in flight then, which hides their latency.
-    static constexpr int warps = dim * columns > 128 ? 8 : general || columns > 1 ? 12 : GAAC_PLAIN_WARPS;
+    // Registers decide how many warps a multiprocessor holds: spills are dear, since the ring leaves the first-level
+    // cache too small for them. Then as many stages as shared memory has room for, of the largest multiprocessors:
+    // smaller ones get fewer warps.
+    static constexpr int warps = dim * columns > 128 ? 8 : dim > 64 || general || columns > 1 ? 12 : 16;
     static constexpr int room = 200 * 1024 / (warps * head::stage_bytes);
     static constexpr int stages = room < 4 ? 2 : 4;
     // Beside the ring: tag table, places of tiles, barriers, rows.

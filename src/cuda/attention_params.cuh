@@ -27,9 +27,6 @@ template <int dim> struct head_shape {
     static constexpr int stage_bytes = fixed_bytes + 512 * wide + 256 * narrow;
 };
 // What may be read behind the last stage: eight stored bytes are read at a time, wherever tags put them.
-#ifndef GAAC_PLAIN_WARPS
-#define GAAC_PLAIN_WARPS 16
-#endif
 constexpr int stage_slack = 768;
 
 struct attention_params {
