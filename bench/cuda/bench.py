@@ -125,7 +125,7 @@ def commit():
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build/cuda-device/libgaac_cuda.so")
+    parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build/cuda-device/lib/libgaac_cuda.so.0")
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build/cuda-peers/peers",
                         help="what get-peers.sh made, unpacked")
     parser.add_argument("--kv", type=pathlib.Path,
