@@ -244,9 +244,8 @@ static void encode_rows(bench *b, random_kind kind, const int32_t *blocks, uint3
                         bool keep_raw)
 {
     device_rows r = make_rows(b, kind, (size_t)count * BLOCK);
-    int32_t *order = calloc(count, sizeof *order);
-    int64_t *offsets = calloc(2 * (size_t)count, sizeof *offsets);
-    assert_true(order != NULL && offsets != NULL);
+    int32_t *order = host_memory(count * sizeof *order);
+    int64_t *offsets = host_memory(2 * (size_t)count * sizeof *offsets);
     shuffle(&b->seed, order, count);
     const bool both = r.rows.k_token_stride != r.rows.v_token_stride || random_below(&b->seed, 2) == 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -382,8 +381,7 @@ static void append_sequence_to_model(bench *b, const sequences *s, uint32_t i, c
 /* Appends s->added tokens to each sequence after dropping s->dropped. one_each: without query_start. */
 static void append(bench *b, sequences *s, random_kind kind, uint32_t epoch, bool keep_raw, bool one_each)
 {
-    int32_t *starts = calloc(s->count + 1, 4), *lengths = calloc(s->count, 4);
-    assert_true(starts != NULL && lengths != NULL);
+    int32_t *starts = host_memory((s->count + 1) * 4), *lengths = host_memory(s->count * 4);
     for (uint32_t i = 0; i < s->count; i++) {
         starts[i + 1] = starts[i] + (one_each ? 1 : s->added[i]);
         /* Nobody looks at the length of a sequence without rows; where each has one, 0 skips it. */
