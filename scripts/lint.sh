@@ -13,7 +13,7 @@ mkdir -p build/lint
 folders=(bench fuzz include integrations src tests tools)
 mapfile -t sources < <(find "${folders[@]}" -name '*.[ch]' | sort)
 # CUDA and C++: formatted alike. clang-tidy 14 and cppcheck don't know CUDA 13's headers.
-mapfile -t others < <(find "${folders[@]}" -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | sort)
+mapfile -t others < <(find "${folders[@]}" -type f \( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) | sort)
 
 status=0
 echo "clang-format: $((${#sources[@]} + ${#others[@]})) files"
