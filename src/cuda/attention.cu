@@ -64,8 +64,10 @@ static uint32_t rows_of(const gaac_cuda_plan_args *args)
 
 int columns_of(const gaac_cuda_plan_args *args)
 {
-    // Two groups of a wide head don't fit the registers: their rows are groups of work instead.
-    return rows_of(args) <= 8 || args->shape.head_dim_v > 128 ? 1 : 2;
+    // More than one of a wide head doesn't fit the registers: its rows are groups of work instead.
+    if (rows_of(args) <= 8 || args->shape.head_dim_v > 128)
+        return 1;
+    return rows_of(args) <= 16 ? 2 : 4;
 }
 
 plan_shape shape_of(const gaac_cuda_plan_args *args)
@@ -218,8 +220,8 @@ gaac_status gaac_cuda_attention(const gaac_cuda *cuda, const gaac_cuda_cache *ca
         return status;
     const attention_params params = params_of(cuda, cache, args);
     const int columns = columns_of(&args->plan), ranks = ranks_of(cuda);
-    const bool general = args->plan.query_tokens > 1 || args->plan.query_start != nullptr || args->plan.window != 0 ||
-                         args->softcap > 0 || args->slopes != nullptr;
+    const bool general = columns > 2 || args->plan.query_tokens > 1 || args->plan.query_start != nullptr ||
+                         args->plan.window != 0 || args->softcap > 0 || args->slopes != nullptr;
     switch (cache->shape.head_dim_k) {
     case 64:
         attention_kernels<64>::launch(cuda, columns, general, params, ranks, stream);

@@ -13,7 +13,7 @@ template <int units> struct alignas(4 * units) entry_words {
     uint32_t unit[units];
 };
 
-constexpr int batch_tiles = 32;
+constexpr unsigned batch_tiles = 32;
 
 // A warp's memory: rings by tile number.
 template <int units> struct tile_places {
@@ -26,7 +26,7 @@ struct tile_source {
     const int32_t *table;    // block table, at the warp's first tile
     const uint32_t *entries; // of the head, in block 0
     uint64_t entry_stride;
-    int count; // the warp's tiles, more than 0
+    unsigned count; // the warp's tiles, more than 0
 };
 
 template <int units> class tile_batches
@@ -34,13 +34,13 @@ template <int units> class tile_batches
   public:
     __device__ explicit tile_batches(tile_places<units> &memory) : places(memory) {}
 
-    __device__ int block(int tile) const { return places.block[tile % (4 * batch_tiles)]; }
-    __device__ entry_words<units> entry(int tile) const { return places.entry[tile % (2 * batch_tiles)]; }
+    __device__ int block(unsigned tile) const { return places.block[tile % (4 * batch_tiles)]; }
+    __device__ entry_words<units> entry(unsigned tile) const { return places.entry[tile % (2 * batch_tiles)]; }
 
     // Tiles 0 to 31, at once; blocks of the 32 after them too.
     __device__ void begin(const tile_source &from)
     {
-        const int lane = static_cast<int>(lane_id());
+        const unsigned lane = lane_id();
         const int32_t first = from.table[min(lane, from.count - 1)];
         const int32_t second = from.table[min(lane + batch_tiles, from.count - 1)];
         const entry_words<units> loaded = *entry_of(from, first);
@@ -51,9 +51,9 @@ template <int units> class tile_batches
     }
     // At tile `first`, a multiple of 32: starts to fetch what the next batch needs. The ring's wait_small must pass
     // before entries from first + 32 on are asked for.
-    __device__ void fetch(const tile_source &from, int first)
+    __device__ void fetch(const tile_source &from, unsigned first)
     {
-        const int lane = static_cast<int>(lane_id()), next = first + batch_tiles + lane, after = next + batch_tiles;
+        const unsigned next = first + batch_tiles + lane_id(), after = next + batch_tiles;
         if (next < from.count)
             async_copy_small<4 * units>(shared_address(&places.entry[next % (2 * batch_tiles)]),
                                         entry_of(from, block(next)));

@@ -16,7 +16,7 @@ gaac_status check_attention(const gaac_cuda_cache *cache, const gaac_cuda_attent
 // Whether a kernel is built for the shape; the reference serves the others.
 bool has_fast_kernel(const gaac_shape *shape);
 
-// Groups of eight query rows that a kernel takes at once: 1 or 2.
+// Groups of eight query rows that a kernel takes at once: 1, 2 or 4.
 int columns_of(const gaac_cuda_plan_args *args);
 // CTAs that share the work.
 int ranks_of(const gaac_cuda *cuda);

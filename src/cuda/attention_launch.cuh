@@ -32,6 +32,7 @@ template <int dim> gaac_status attention_kernels<dim>::load(const gaac_cuda *cud
     if constexpr (dim <= 128) {
         load_one(attention_kind<dim, 2, false>{});
         load_one(attention_kind<dim, 2, true>{});
+        load_one(attention_kind<dim, 4, true>{});
     }
     return check_cuda(status, "loading the attention kernels", error);
 }
@@ -48,7 +49,10 @@ void attention_kernels<dim>::launch(const gaac_cuda *cuda, int columns, bool gen
                 params);
     };
     if constexpr (dim <= 128)
-        if (columns == 2) {
+        if (columns == 4) {
+            launch_one(attention_kind<dim, 4, true>{});
+            return;
+        } else if (columns == 2) {
             if (general)
                 launch_one(attention_kind<dim, 2, true>{});
             else

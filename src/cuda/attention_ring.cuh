@@ -14,30 +14,31 @@ template <int stages> struct ring_barriers {
 };
 template <int stages> struct ring {
     static_assert((stages & (stages - 1)) == 0, "the number of steps taken says stage and parity");
-    uint32_t barriers; // shared address
+    const ring_barriers<stages> &memory;
     unsigned steps = 0;
 
-    __device__ ring(ring_barriers<stages> &memory) : barriers(shared_address(&memory))
+    __device__ explicit ring(ring_barriers<stages> &barriers) : memory(barriers)
     {
         if (lane_id() == 0)
             for (int i = 0; i < stages; i++)
-                barrier_init(barriers + 8 * i, 1);
+                barrier_init(barrier(i), 1);
         barrier_init_done();
         __syncwarp();
     }
+    __device__ uint32_t barrier(unsigned i) const { return shared_address(&memory) + 8 * i; }
     __device__ unsigned stage() const { return steps % stages; }
-    __device__ void wait() { barrier_wait(barriers + 8 * stage(), steps / stages & 1); }
+    __device__ void wait() { barrier_wait(barrier(stage()), steps / stages & 1); }
     // Copies: announce all bytes, then make the pieces. Called by the whole warp.
     __device__ bool start(int to, uint32_t bytes)
     {
         if (!elect_one())
             return false;
-        barrier_expect(barriers + 8 * to, bytes);
+        barrier_expect(barrier(to), bytes);
         return true;
     }
     __device__ void piece(int to, uint32_t shared, const uint8_t *from, uint32_t bytes)
     {
-        bulk_copy(shared, from, bytes, barriers + 8 * to);
+        bulk_copy(shared, from, bytes, barrier(to));
     }
     __device__ void finish() {}
     __device__ void written() { fence_before_bulk(); }
@@ -54,7 +55,7 @@ template <int stages> struct ring_barriers {
 template <int stages> struct ring {
     unsigned steps = 0;
 
-    __device__ ring(ring_barriers<stages> &) {}
+    __device__ explicit ring(ring_barriers<stages> &) {}
     __device__ unsigned stage() const { return steps % stages; }
     __device__ void wait()
     {

@@ -101,94 +101,71 @@ __device__ __forceinline__ uint2 keep_tokens(int from, int to)
     return make_uint2(keep(token), keep(token + 8));
 }
 
-// Which cells the rows of an item see. Tiles are counted from the warp's first, cells from that tile's first.
-template <int columns, bool general> struct item_masks;
-
-// All rows see all cells.
-template <int columns> struct item_masks<columns, false> {
-    int cells;
-
-    __device__ item_masks(const attention_params &, int, int, int length, int, int first_tile)
-        : cells(length - first_tile * GAAC_BLOCK_TOKENS)
-    {
-    }
-    __device__ bool hides(int i) const { return (i + 1) * GAAC_BLOCK_TOKENS > cells; }
-    __device__ uint2 seen_tokens(const attention_params &, int i) const
-    {
-        return keep_tokens(0, cells - i * GAAC_BLOCK_TOKENS);
-    }
-    template <typename rows>
-    __device__ __forceinline__ void take(const attention_params &a, rows &state, float (&score)[columns][4], int i,
-                                         bool masked, uint32_t (&p)[columns][2]) const
-    {
-        if (masked) {
-            const int seen = cells - i * GAAC_BLOCK_TOKENS - static_cast<int>(lane_id() >> 2);
-#pragma unroll
-            for (int c = 0; c < columns; c++)
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    score[c][k] = 8 * (k >> 1) < seen ? score[c][k] : -INFINITY;
-        }
-        state.take(score, a.scale_log2, p);
-    }
+// A query row of the item at hand, in shared memory: its query token (of the sequence's) and its ALiBi slope times
+// log2(e).
+struct query_row_info {
+    int token;
+    float slope;
 };
 
-// Causal order among query tokens, window, softcap, ALiBi.
-template <int columns> struct item_masks<columns, true> {
-    static constexpr int unlimited = -(1 << 30); // below every cell, and far enough from where integers wrap round
-    int cells, queries;
-    int first_query_sees;    // first cell that the first query token sees, or `unlimited`
-    int last[columns][2];    // last cell that the lane's rows see
-    float slope[columns][2]; // times log2(e)
+// What hides cells from the rows of an item. Tiles are counted from the warp's first, cells from that tile's first.
+struct item_masks {
+    int cells;   // of the sequence
+    int queries; // query tokens, the last of the cells
+    const query_row_info *rows;
 
-    __device__ item_masks(const attention_params &a, int item, int h, int length, int query_tokens, int first_tile)
-        : cells(length - first_tile * GAAC_BLOCK_TOKENS), queries(query_tokens)
+    static constexpr int unlimited = -(1 << 30); // below every cell, and far from where integers wrap round
+    // First cell that the first query token sees. Each next one's is one further.
+    __device__ __forceinline__ int first_seen(const attention_params &a) const
     {
         const int64_t first = static_cast<int64_t>(cells) - queries - a.shape.window + 1;
-        first_query_sees =
-            a.shape.window == 0 ? unlimited : static_cast<int>(max(first, static_cast<int64_t>(unlimited)));
-        const int first_row = item % a.shape.row_groups * 8 * columns;
-#pragma unroll
-        for (int c = 0; c < columns; c++)
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const int row = first_row + 8 * c + 2 * static_cast<int>(lane_id() & 3) + k, token = row / a.group;
-                last[c][k] = cells - queries + min(token, queries - 1);
-                slope[c][k] = a.slopes == nullptr ? 0 : a.slopes[h * a.group + row - token * a.group] * 1.442695041f;
-            }
+        return a.shape.window == 0 ? unlimited : static_cast<int>(max(first, static_cast<int64_t>(unlimited)));
     }
-    // Whether any query token does not see all of tile i: the last token's window starts `queries` - 1 cells later.
-    __device__ bool hides(int i) const
+    // Whether any query token does not see all of tile i.
+    template <bool general> __device__ __forceinline__ bool hides(const attention_params &a, int i) const
     {
         const int cell = i * GAAC_BLOCK_TOKENS;
+        if (!general)
+            return cell + GAAC_BLOCK_TOKENS > cells;
         return cell + GAAC_BLOCK_TOKENS > cells - queries + 1 ||
-               (first_query_sees != unlimited && cell < first_query_sees + queries - 1);
+               (a.shape.window != 0 && cell < first_seen(a) + queries - 1);
     }
-    __device__ uint2 seen_tokens(const attention_params &, int i) const
+    // Tokens of tile i that some query token sees, as keep_tokens has them.
+    template <bool general> __device__ __forceinline__ uint2 seen_tokens(const attention_params &a, int i) const
     {
-        const int cell = i * GAAC_BLOCK_TOKENS;
-        return keep_tokens(first_query_sees > cell ? first_query_sees - cell : 0, cells - cell);
+        const int cell = i * GAAC_BLOCK_TOKENS, first = general ? first_seen(a) : unlimited;
+        return keep_tokens(first > cell ? first - cell : 0, cells - cell);
     }
-    template <typename rows>
-    __device__ __forceinline__ void take(const attention_params &a, rows &state, float (&score)[columns][4], int i,
-                                         bool masked, uint32_t (&p)[columns][2]) const
+    // Scores of tile i as logarithms to base 2, with all that a model may do to them. lane (g, t): tokens g and g + 8.
+    template <int columns>
+    __device__ __forceinline__ void change_scores(const attention_params &a, float (&score)[columns][4], int i,
+                                                  bool masked) const
     {
-        const int cell = i * GAAC_BLOCK_TOKENS + static_cast<int>(lane_id() >> 2);
+        const int cell = i * GAAC_BLOCK_TOKENS + static_cast<int>(lane_id() >> 2), t = static_cast<int>(lane_id() & 3);
 #pragma unroll
         for (int c = 0; c < columns; c++)
 #pragma unroll
             for (int k = 0; k < 4; k++) {
+                const query_row_info row = rows[8 * c + 2 * t + (k & 1)];
                 float s = score[c][k];
                 s = a.softcap != 0.f ? a.softcap * tanh_fast(s * a.softcap_in) : s * a.scale_log2;
-                const int behind = last[c][k & 1] - (cell + 8 * (k >> 1)); // cells before the query's own
-                s = fmaf(slope[c][k & 1], static_cast<float>(-behind), s);
+                const int behind = cells - queries + row.token - (cell + 8 * (k >> 1)); // cells before the query's own
+                s = fmaf(row.slope, static_cast<float>(-behind), s);
                 if (masked)
                     s = behind >= 0 && (a.shape.window == 0 || static_cast<uint32_t>(behind) < a.shape.window)
                             ? s
                             : -INFINITY;
                 score[c][k] = s;
             }
-        state.take(score, 1.f, p);
+    }
+    template <int columns> __device__ __forceinline__ void hide_unwritten(float (&score)[columns][4], int i) const
+    {
+        const int seen = cells - i * GAAC_BLOCK_TOKENS - static_cast<int>(lane_id() >> 2);
+#pragma unroll
+        for (int c = 0; c < columns; c++)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                score[c][k] = 8 * (k >> 1) < seen ? score[c][k] : -INFINITY;
     }
 };
 

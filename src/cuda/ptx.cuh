@@ -14,6 +14,19 @@ __device__ __forceinline__ unsigned lane_id()
     return lane;
 }
 
+__device__ __forceinline__ unsigned thread_id()
+{
+    unsigned thread; // volatile, for the same reason
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+__device__ __forceinline__ unsigned block_id()
+{
+    unsigned block; // likewise
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    return block;
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void *pointer)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -109,6 +122,10 @@ __device__ __forceinline__ void mma_16x8x16(float (&c)[4], const uint32_t *a, ui
                  "{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_16x8x16(float (&c)[4], const uint32_t *a, uint2 b)
+{
+    mma_16x8x16(c, a, b.x, b.y);
 }
 
 // ---- copies from device memory to shared memory ---------------------------------------------------------------------
