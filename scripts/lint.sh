@@ -10,7 +10,7 @@ jobs=$(nproc 2>/dev/null || echo 2)
     echo "lint.sh: $tree/compile_commands.json is missing: run make first" >&2; exit 1; }
 mkdir -p build/lint
 
-folders=(bench fuzz include integrations src tests tools)
+folders=(bench examples fuzz include integrations src tests tools)
 mapfile -t sources < <(find "${folders[@]}" -name '*.[ch]' | sort)
 # CUDA and C++: formatted alike. clang-tidy 14 and cppcheck don't know CUDA 13's headers.
 mapfile -t others < <(find "${folders[@]}" -type f \( -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) | sort)
