@@ -189,8 +189,12 @@ __device__ __forceinline__ void apply_exceptions(uint32_t (&out)[16], gaac_part 
             GAAC_PUT(0)
             GAAC_PUT(1)
             GAAC_PUT(2)
-            GAAC_PUT(3) GAAC_PUT(4) GAAC_PUT(5) GAAC_PUT(6) GAAC_PUT(7) GAAC_PUT(8) GAAC_PUT(9) GAAC_PUT(10)
-                GAAC_PUT(11) GAAC_PUT(12) GAAC_PUT(13) GAAC_PUT(14) GAAC_PUT(15)
+            GAAC_PUT(3)
+            GAAC_PUT(4)
+            GAAC_PUT(5)
+            GAAC_PUT(6)
+            GAAC_PUT(7)
+            GAAC_PUT(8) GAAC_PUT(9) GAAC_PUT(10) GAAC_PUT(11) GAAC_PUT(12) GAAC_PUT(13) GAAC_PUT(14) GAAC_PUT(15)
 #undef GAAC_PUT
         }
     } while (e >> 31 && reinterpret_cast<const uint8_t *>(record) > begin);
