@@ -39,7 +39,7 @@ template <int dim_, int columns_, bool general_> struct attention_kind {
     // Beside both: tag table, places of tiles, query rows and more.
     static constexpr size_t static_shared_bytes = 4096 +
                                                   warps * (sizeof(tile_places<head::units>) + 320 * columns + 128) +
-                                                  (columns > 1 ? 2 * columns * head::fragments * 256 : 0) + 1024;
+                                                  2 * columns * head::fragments * 256 + 1024;
     // With memory of its own, merging runs beside the first copies of the next item.
     static constexpr bool separate = ring_bytes(warps) + merge_bytes(warps) + static_shared_bytes <= 227 * 1024;
     static constexpr size_t shared_bytes(int warp_count)
@@ -70,10 +70,11 @@ __device__ __forceinline__ void load_bases(uint32_t (&k_base)[4 * head::halves],
     }
 }
 
-// Eight query rows of an item as operand B, [fragment]: lane (g, t) has row g. Zeros where there is no row.
+// Writes eight query rows of an item as operand B, [fragment][lane]: lane (g, t) has row g. Zeros where there is no
+// row.
 template <typename kind>
-__device__ __forceinline__ void load_queries(uint2 (&q)[kind::head::fragments], const attention_params &a, int sequence,
-                                             int h, int first_row, int row_total)
+__device__ __forceinline__ void load_queries(uint2 *to, const attention_params &a, int sequence, int h, int first_row,
+                                             int row_total)
 {
     using head = typename kind::head;
     const int g = static_cast<int>(lane_id() >> 2), t = static_cast<int>(lane_id() & 3);
@@ -88,15 +89,15 @@ __device__ __forceinline__ void load_queries(uint2 (&q)[kind::head::fragments], 
             uint4 x = make_uint4(0, 0, 0, 0);
             if (have)
                 x = *reinterpret_cast<const uint4 *>(from + 128 * u + 16 * head::hv(u) * t + 4 * f);
-            q[8 * u + f] = make_uint2(x.x, x.y);
-            q[8 * u + f + 1] = make_uint2(x.z, x.w);
+            to[(8 * u + f) * 32] = make_uint2(x.x, x.y);
+            to[(8 * u + f + 1) * 32] = make_uint2(x.z, x.w);
         }
 #pragma unroll
     for (int f = 0; f < head::rest; f++) {
-        q[4 * head::halves + f] = make_uint2(0, 0);
+        uint2 x = make_uint2(0, 0);
         if (have)
-            q[4 * head::halves + f] =
-                *reinterpret_cast<const uint2 *>(from + 64 * head::halves + 4 * head::rest * t + 4 * f);
+            x = *reinterpret_cast<const uint2 *>(from + 64 * head::halves + 4 * head::rest * t + 4 * f);
+        to[(4 * head::halves + f) * 32] = x;
     }
 }
 
@@ -120,13 +121,12 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
     using head = typename kind::head;
     constexpr int columns = kind::columns, stages = kind::stages;
     constexpr int units = head::units, halves = head::halves, fragments = head::fragments, rest = head::rest;
-    constexpr bool shared_queries = columns > 1; // in shared memory: registers don't hold them
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint4 tag_table[tag_table_entries];
     __shared__ merge_rows<kind::warps, kind::rows> merged;
     __shared__ warp_memory<kind> memories[kind::warps];
-    // Of the segment at hand and the next, by turns.
-    __shared__ uint2 query_operands[shared_queries ? 2 : 1][shared_queries ? columns * fragments * 32 : 1];
+    // Of the segment at hand and the next, by turns. Query rows are kept here as operand B for all warps.
+    __shared__ uint2 query_operands[2][columns * fragments * 32];
     __shared__ query_row_info row_infos[kind::general ? 2 : 1][kind::general ? kind::rows : 1];
 
     const int warps = static_cast<int>(blockDim.x / 32);
@@ -139,11 +139,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         return tile_source{a.block_table + parked.sequence * a.block_table_stride + parked.first_tile,
                            a.cache.entries + parked.h * units, a.cache.entry_stride, parked.count};
     };
-    uint2 q[fragments]; // columns == 1
     uint32_t k_base[4 * halves], v_base[4 * halves];
-    const auto load_q = [&]() {
-        load_queries<kind>(q, a, parked.sequence, parked.h, parked.row_group * kind::rows, parked.row_total);
-    };
     // Base words of an epoch. A block of another epoch loads others.
     const auto change_epoch = [&](uint32_t bits) {
         parked.epoch_bits = bits; // by all lanes: each reads what it wrote
@@ -220,6 +216,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const int real_tiles = span.count > 0 ? segment_tiles : 0; // the one tile of a sequence without any is none
         const int begin = real_tiles * warp / warps, count = real_tiles * (warp + 1) / warps - begin;
         const int first_tile = span.first + tile + begin; // counted from the sequence's start
+        __syncwarp();                                     // all lanes are done with what was parked before
         parked.item = item, parked.segment = segment, parked.left = left - segment_tiles; // all lanes the same
         parked.h = h, parked.sequence = sequence, parked.row_group = row_group;
         parked.row_total = queries * a.group, parked.queries = queries;
@@ -228,15 +225,9 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         __syncwarp();
         if (count > 0)
             batches.begin(source());
-        if constexpr (!shared_queries)
-            load_q();
-        else
-            for (int c = warp; c < columns; c += warps) {
-                load_queries<kind>(q, a, sequence, h, row_group * kind::rows + 8 * c, queries * a.group);
-#pragma unroll
-                for (int f = 0; f < fragments; f++)
-                    query_operands[segment & 1][(c * fragments + f) * 32 + lane_id()] = q[f];
-            }
+        for (int c = warp; c < columns; c += warps)
+            load_queries<kind>(query_operands[segment & 1] + c * fragments * 32 + lane_id(), a, sequence, h,
+                               row_group * kind::rows + 8 * c, queries * a.group);
         if constexpr (kind::general)
             if (thread_id() < kind::rows) {
                 const int row = row_group * kind::rows + static_cast<int>(thread_id()), token = row / a.group;
@@ -254,8 +245,8 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
 
     // ---- arithmetic --------------------------------------------------------------------------------------------
     row_state<columns, fragments> state;
-    const uint2 *operands = nullptr; // in shared memory, the lane's
-    const auto operand = [&](int c, int f) { return shared_queries ? operands[(c * fragments + f) * 32] : q[f]; };
+    const uint2 *operands = nullptr; // the lane's
+    const auto operand = [&](int c, int f) { return operands[(c * fragments + f) * 32]; };
     const auto masks = [&]() {
         return item_masks{parked.cells, kind::general ? parked.queries : 1,
                           row_infos[kind::general ? parked.segment & 1 : 0]};
@@ -331,14 +322,11 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         }
         __syncwarp();
         // Loaded again rather than kept over the call, for which there are too few registers.
-        if constexpr (!shared_queries)
-            load_q();
         change_epoch(parked.epoch_bits);
     };
 
-    // ---- the rank's segments
-    // ------------------------------------------------------------------------------------------- What follows the
-    // tiles of one is merged while the first copies of the next are on their way.
+    // ---- the rank's segments ---------------------------------------------------------------------------------------
+    // Each is merged while the first copies of the next are on their way.
     const int4 start = *reinterpret_cast<const int4 *>(a.work + block_id()); // the first half of its rank_work
     int item = start.x, tile = start.y, left = start.z, segment = 0;         // to begin next
     if (left <= 0)
@@ -370,10 +358,9 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
                     return;
             }
         state.clear();
-        if constexpr (shared_queries)
-            operands = query_operands[segment & 1] + lane_id();
+        operands = query_operands[segment & 1] + lane_id();
 
-            // A round of the loop is a step of the ring.
+        // A round of the loop is a step of the ring.
 #pragma unroll 1
         for (unsigned at_hand = 0; at_hand / 2 < parked.count;) {
             const int i = static_cast<int>(at_hand / 2);
