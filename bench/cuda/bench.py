@@ -6,7 +6,6 @@ Prints a table and writes a result file (README.md beside this explains its fiel
 import argparse
 import datetime
 import fnmatch
-import json
 import os
 import pathlib
 import platform
@@ -21,56 +20,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 CASE_SECONDS = 100  # longer, and the case is given up
-
-
-class Report:
-    """The result file, written after each case, so that nothing is lost when a later one fails."""
-
-    def __init__(self, path, resumed):
-        self.path = path
-        self.data = {"rows": [], "failures": [], "done": []}
-        if resumed and path.exists():
-            self.data = json.loads(path.read_text(encoding="utf-8"))
-        self.lock = threading.Lock()
-
-    def row(self, case, baseline, us, baseline_us=None, **fields):
-        row = {"case": case, "baseline": baseline, "us": round(us, 2),
-               "baseline_us": None if baseline_us is None else round(baseline_us, 2),
-               "speedup": None if baseline_us is None else round(baseline_us / us, 4),
-               "mismatches": fields.pop("mismatches", None)}
-        row.update({name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()})
-        if row.get("target") is not None:
-            measured = row[row["target_field"]]
-            row["met"] = measured <= row["target"] if row["target_field"] == "us" else measured >= row["target"]
-        with self.lock:
-            self.data["rows"].append(row)
-        self.show(row)
-
-    @staticmethod
-    def show(row):
-        def number(value, form):
-            return "-" if value is None else format(value, form)
-        more = [f"{name} {row[name]}" for name in ("setting", "ratio", "baseline_ratio", "note") if row.get(name)]
-        if row.get("target") is not None:
-            more.insert(0, f"target {row['target']} {'met' if row['met'] else 'MISSED'}")
-        print(f"{row['case']:<34} {row['baseline']:<34} {number(row['us'], '10.1f')} us"
-              f"{number(row['baseline_us'], '10.1f'):>11}{number(row['speedup'], '.3f'):>8}"
-              f"{number(row.get('gb_per_s'), '.0f'):>6} GB/s  mism. {number(row['mismatches'], 'd'):<4}"
-              f"spread {100 * row.get('spread', 0):.1f}%  {', '.join(more)}", flush=True)
-
-    def fail(self, case, who, error):
-        text = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
-        with self.lock:
-            self.data["failures"].append({"case": case, "who": who, "why": reason})
-        print(f"{case:<34} {who:<34} not measured: {reason}", flush=True)
-
-    def save(self):
-        with self.lock:
-            self.data["seconds"] = round(time.time() - self.data["started"], 1)
-            unfinished = self.path.with_name(self.path.name + ".part")
-            unfinished.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
-            unfinished.replace(self.path)
 
 
 class Watchdog:
@@ -164,6 +113,7 @@ def chosen(cases, arguments):
 def main():
     arguments = parse()
     from case_list import CASES
+    from report import Report, targets
     if arguments.list:
         for case in CASES:
             print(case.name + (" (quick)" if case.quick else ""))
@@ -185,7 +135,7 @@ def main():
                        **report.data}
     bench = Bench(arguments, report)
     watchdog = Watchdog(report)
-    print(f"{'case':<34} {'baseline':<34} {'GAAC':>10}    {'baseline':>10} speed-up", flush=True)
+    print(f"{'case':<36} {'baseline':<34} {'GAAC':>10}    {'baseline':>10} speed-up", flush=True)
     for case in chosen(CASES, arguments):
         if case.name in report.data["done"]:
             continue
@@ -212,6 +162,8 @@ def main():
     report.save()
     bad = [row for row in report.data["rows"] if row["mismatches"]]
     missed = [row for row in report.data["rows"] if row.get("met") is False]
+    if any("target" in row for row in report.data["rows"]):
+        print("\n".join(["", *targets(report.data["rows"]), ""]))
     print(f"{len(report.data['rows'])} rows in {report.data['seconds']:.0f} s: {len(bad)} with mismatches, "
           f"{len(missed)} targets missed, {len(report.data['failures'])} not measured: {arguments.output}", flush=True)
     return 1 if bad else 0

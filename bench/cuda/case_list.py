@@ -20,6 +20,7 @@ class Attention:
     raw: float = 0.0  # share of blocks that are kept raw
     spread: bool = False  # sequences of lengths from an eighth of tokens to all of it
     kv_heads: int = 8
+    order: str = "random"  # of the physical blocks and the peers' pages, or "in order"
     target: float = None
     quick: bool = False
 
@@ -33,6 +34,8 @@ class Attention:
             words.append(f"{self.raw:.0%} raw")
         if self.data != "synthetic":
             words.append(self.data)
+        if self.order != "random":
+            words.append(self.order)
         return " ".join(words)
 
 
@@ -99,17 +102,24 @@ class Compressors:
         return f"compressors {self.data} D{self.head_dim}"
 
 
+# The main targets: sequences, tokens, head_dim, target, whether --quick takes them. Each with physical blocks in order,
+# as in a cache of one piece or from a fresh allocator, and in random order, as in a server that has run for long.
+MAIN = (
+    (8, 32 * K, 128, 1.33, True),
+    (4, 64 * K, 128, 1.33, False),
+    (32, 16 * K, 128, 1.33, False),
+    (1, 128 * K, 128, 1.30, False),
+    (1, 64 * K, 128, 1.26, True),
+    (1, 16 * K, 128, 1.07, False),
+    (1, 8 * K, 128, 1.0, False),
+    (1, 4 * K, 128, 1.0, True),
+    (8, 32 * K, 64, 1.27, True),
+    (8, 32 * K, 256, 1.30, True),
+)
+
 CASES = (
-    Attention(8, 32 * K, target=1.33, quick=True),
-    Attention(4, 64 * K, target=1.33),
-    Attention(32, 16 * K, target=1.33),
-    Attention(1, 128 * K, target=1.30),
-    Attention(1, 64 * K, target=1.26, quick=True),
-    Attention(1, 16 * K, target=1.07),
-    Attention(1, 8 * K, target=1.0),
-    Attention(1, 4 * K, target=1.0, quick=True),
-    Attention(8, 32 * K, head_dim=64, target=1.27, quick=True),
-    Attention(8, 32 * K, head_dim=256, target=1.30, quick=True),
+    *(Attention(batch, tokens, head_dim=head_dim, order=order, target=target, quick=quick)
+      for batch, tokens, head_dim, target, quick in MAIN for order in ("in order", "random")),
     Attention(8, 32 * K, raw=0.01),
     Attention(8, 32 * K, raw=0.10, quick=True),
     Prefill(4, 8 * K, target=1000, quick=True),
@@ -146,3 +156,10 @@ CASES = (
     Attention(1, 32 * K),
     Attention(1, 2 * K),
 )
+
+
+def synthetic_twin(case):
+    """The name of the same case with synthetic keys and values; None for a case that has them, or knows no other."""
+    if isinstance(case, Compressors) or getattr(case, "data", "synthetic") == "synthetic":
+        return None
+    return dataclasses.replace(case, data="synthetic").name

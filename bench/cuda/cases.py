@@ -13,6 +13,7 @@ from timing import Contender, Timer
 
 WRONG = 0.02  # relative error from which a BF16 attention counts as wrong; sound ones have 0.002 to 0.005
 OURS_RAW = "GAAC's kernel, raw blocks"
+COPY = "copy of K and V (torch)"
 CHUNK = 65536
 
 
@@ -25,12 +26,15 @@ def differing(a, b):
 class Layer:
     """Keys and values of one case, their windows, and caches of them."""
 
-    def __init__(self, library, kv, lengths, generator):
+    def __init__(self, library, kv, lengths, generator, in_order=False):
         self.library, self.kv, self.lengths = library, kv, lengths
         batch, tokens, heads, head_dim = kv.k.shape
         self.blocks = batch * (tokens // BLOCK_TOKENS)
         self.shape = binding.Shape(heads, head_dim, head_dim)
-        self.block_table = torch.randperm(self.blocks, device="cuda", generator=generator).view(batch, -1).int()
+        self.in_order = in_order
+        order = (torch.arange(self.blocks, device="cuda") if in_order else
+                 torch.randperm(self.blocks, device="cuda", generator=generator))
+        self.block_table = order.view(batch, -1).int()
         self.k_rows, self.v_rows = (part.view(-1, heads, head_dim) for part in (kv.k, kv.v))
         self.windows = Windows(library, self.shape, *kv.calibration)
         self.pool_bytes = choose_pool(library, self.shape, self.windows, self.k_rows, self.v_rows)
@@ -64,6 +68,8 @@ class Layer:
             raise RuntimeError(f"{counters['lost']} blocks found no raw block")
         if not keep_raw and not counters["encoded"]:
             raise RuntimeError("no block was encoded")
+        if keep_raw and self.in_order and self.whole:
+            cache.sort_raw_blocks()
         return cache
 
     def used_blocks(self):
@@ -97,15 +103,31 @@ class Bench:
         {case_list.Attention: self.attention, case_list.DecompressFirst: self.decompress_first,
          case_list.Prefill: self.prefill, case_list.Completed: self.completed, case_list.Decode: self.decode,
          case_list.Compressors: self.compressors}[type(case)](case, generator)
+        self.against_synthetic(case)
         torch.cuda.empty_cache()
+
+    def against_synthetic(self, case):
+        """Real keys and values beside synthetic ones, if both were measured: the speed-ups' ratio. As a baseline, the
+        time that real ones would take with the synthetic ones' speed-up."""
+        twin = case_list.synthetic_twin(case)
+        baseline = "best BF16" if isinstance(case, case_list.Attention) else COPY
+        rows = [self.report.find(name, baseline) for name in (case.name, twin)] if twin else [None]
+        if None in rows:
+            return
+        real, synthetic = rows
+        target = {"target": 0.97, "target_field": "speedup"} if isinstance(case, case_list.Attention) else {}
+        self.report.row(case.name, "against synthetic", real["us"], real["baseline_us"] / synthetic["speedup"],
+                        mismatches=real["mismatches"], exceptions_a_tile=real.get("exceptions_a_tile"),
+                        note=f"{real['speedup']:.3f} beside {synthetic['speedup']:.3f}", **target)
 
     def measure(self, contenders, fewest=11):
         return self.timer.measure(contenders, self.arguments.seconds, fewest, 31 if self.arguments.quick else 101)
 
-    def make(self, case, batch, tokens, head_dim, generator, lengths=None, kv_heads=8):
+    def make(self, case, batch, tokens, head_dim, generator, lengths=None, kv_heads=8,
+             in_order=False):
         kv = kv_data.make(getattr(case, "data", "synthetic"), self.arguments.kv, batch, tokens, kv_heads, head_dim,
                           generator)
-        return Layer(self.library, kv, lengths or [tokens] * batch, generator)
+        return Layer(self.library, kv, lengths or [tokens] * batch, generator, in_order)
 
     # ---- attention
 
@@ -114,11 +136,12 @@ class Bench:
         if case.spread:  # from an eighth of the longest to all of it, and no multiples of 16
             lengths = [case.tokens // 8 + (case.tokens * 7 // 8) * i // max(case.batch - 1, 1) - i % 16
                        for i in range(case.batch)]
-        layer = self.make(case, case.batch, case.tokens, case.head_dim, generator, lengths, case.kv_heads)
+        in_order = case.order == "in order"
+        layer = self.make(case, case.batch, case.tokens, case.head_dim, generator, lengths, case.kv_heads, in_order)
         heads = case.kv_heads * case.group
         q = (torch.rand(case.batch * case.query_tokens, heads, case.head_dim, device="cuda", generator=generator) * 2
              - 1).mul_(layer.kv.query_scale).to(torch.bfloat16)
-        problem = peers.Problem(layer.kv, q, case.query_tokens, lengths, layer.block_table)
+        problem = peers.Problem(layer.kv, q, case.query_tokens, lengths, layer.block_table, in_order)
         coded = layer.filled(raw_share=case.raw, generator=generator)
         raw = layer.filled(keep_raw=True, slots=coded.slots)
         calls = {name: Attention(cache, q, torch.empty_like(q), layer.lengths_device, layer.block_table,
@@ -143,21 +166,24 @@ class Bench:
         samples = self.measure(contenders)
 
         ours, (read, raw_blocks) = samples["GAAC"], coded.bytes_to_read(layer.used_blocks())
-        common = {"mismatches": mismatches, "relative_error": error, "spread": ours.spread, "runs": ours.runs,
-                  "gb_per_s": read / ours.us / 1e3, "ratio": layer.bf16_bytes() / read,
-                  "resident_ratio": raw.blocks * raw.sizes.raw_bytes / coded.resident_bytes(),
-                  "raw_blocks": raw_blocks, "kernel": self.library.attention_kernel(layer.shape),
-                  **layer.statistics(coded)}
+        of_case = {"relative_error": error, "runs": ours.runs, "gb_per_s": read / ours.us / 1e3,
+                   "ratio": layer.bf16_bytes() / read,
+                   "resident_ratio": raw.blocks * raw.sizes.raw_bytes / coded.resident_bytes(),
+                   "raw_blocks": raw_blocks, "kernel": self.library.attention_kernel(layer.shape),
+                   **layer.statistics(coded)}
+        common = {"mismatches": mismatches, "spread": ours.spread}
         rivals = [name for name in samples if name not in ("GAAC", "no raw", "plan")]
         for name in rivals:
             sample = samples[name]
             self.report.row(case.name, name, ours.us, sample.us, **common, baseline_spread=sample.spread,
                             baseline_gb_per_s=layer.bf16_bytes() / sample.us / 1e3,
                             baseline_relative_error=errors[name], setting=settings.get(name))
-        best = min(rivals, key=lambda name: samples[name].us)
         target = {"target": case.target, "target_field": "speedup"} if case.target else {}
-        self.report.row(case.name, "best BF16", ours.us, samples[best].us, **common,
-                        baseline_spread=samples[best].spread, note=best, **target)
+        paged = [name for name in rivals if name == OURS_RAW or name in peers.PAGED]
+        for title, names, more in (("best BF16", rivals, {**of_case, **target}), ("best paged BF16", paged, {})):
+            best = min(names, key=lambda name: samples[name].us)
+            self.report.row(case.name, title, ours.us, samples[best].us, **common,
+                            baseline_spread=samples[best].spread, note=best, **more)
         self.report.row(case.name, "plan, once a step", samples["plan"].us, spread=samples["plan"].spread)
         if case.raw:
             # A step with as many bytes, at the speed of the cache that has no raw blocks.
@@ -197,12 +223,11 @@ class Bench:
             worst = float("inf") if math.isnan(error) else max(worst, error)
         return worst
 
-    def attention_peers(self, case, problem, errors, settings, without=()):
-        """Contenders that run and are right; the rest is reported."""
+    def attention_peers(self, case, problem, errors, settings, title="{}"):
+        """Contenders that run and are right; the rest is reported. title: what a contender is called."""
         contenders = []
-        for name, make in peers.ATTENTION.items():
-            if name in without:
-                continue
+        for peer_name, make in peers.ATTENTION.items():
+            name = title.format(peer_name)
             try:
                 peer = make(problem, self.arguments.peers)
                 contender = Contender(name, peer.run)
@@ -230,38 +255,39 @@ class Bench:
         on_raw = Attention(raw, q, torch.empty_like(q), layer.lengths_device, layer.block_table, 1)
         mismatches, error = self.check_own(case_list.Attention(1, case.tokens), layer, problem, coded, raw,
                                            {"GAAC": fused, OURS_RAW: on_raw})
-        # The peers read where the blocks are expanded to: [head][token][channel], what all of them like best.
-        dense = problem.head_major()
-        kept = [part.clone() for part in dense]
-        rows = [part[0].transpose(0, 1) for part in dense]
-        expand = coded.expand_call(*rows, layer.lengths_device, torch.zeros(1, dtype=torch.int64, device="cuda"),
-                                   layer.block_table, case.tokens)
-        for part in dense:
-            part.fill_(float("nan"))
-        expand()
-        mismatches += sum(differing(a, b) for a, b in zip(dense, kept))
-        contenders = [Contender("GAAC", fused), Contender("expansion alone", expand)]
+        contenders = [Contender("GAAC", fused)]
+        errors, settings = {}, {}
+        for layout in ("head by head", "token by token"):
+            expanded = peers.Expanded(layer.kv, q, layer.lengths, layer.block_table, layout)
+            expand = coded.expand_call(*expanded.parts, layer.lengths_device,
+                                       torch.zeros(1, dtype=torch.int64, device="cuda"), layer.block_table,
+                                       case.tokens)
+            for part in expanded.parts:
+                part.fill_(float("nan"))
+            expand()
+            mismatches += sum(differing(part, whole[0]) for part, whole in zip(expanded.parts,
+                                                                               (layer.kv.k, layer.kv.v)))
+            title = "expand" if layout == "head by head" else "expand by token"
+            contenders.append(Contender(f"{title} alone", expand))
+            for peer in self.attention_peers(case, expanded, errors, settings, title + ", {}"):
+                def both(expand=expand, attend=peer.run):
+                    expand()
+                    attend()
+                contenders.append(Contender(peer.name, both))
         for contender in contenders:
             self.timer.warm_up(contender)
-        errors, settings = {}, {}
-        paged = (peers.FlashInfer.name, peers.Xqa.name)
-        for contender in self.attention_peers(case, problem, errors, settings, without=paged):
-            def both(run=contender.run):
-                expand()
-                run()
-            contenders.append(Contender(f"expand, {contender.name}", both))
-            self.timer.warm_up(contenders[-1])
         samples = self.measure(contenders)
         ours = samples["GAAC"]
-        common = {"mismatches": mismatches, "relative_error": error, "spread": ours.spread}
-        rivals = [name for name in samples if name.startswith("expand, ")]
-        for name in ["expansion alone", *rivals]:
-            self.report.row(case.name, name, ours.us, samples[name].us, **common, baseline_spread=samples[name].spread)
+        common = {"mismatches": mismatches, "spread": ours.spread}
+        for name in list(samples)[1:]:
+            self.report.row(case.name, name, ours.us, samples[name].us, **common, baseline_spread=samples[name].spread,
+                            baseline_relative_error=errors.get(name), setting=settings.get(name))
+        rivals = [name for name in samples if name in errors]
         if rivals:
             best = min(rivals, key=lambda name: samples[name].us)
             target = {"target": case.target, "target_field": "speedup"} if case.target else {}
-            self.report.row(case.name, "decompress first, best", ours.us, samples[best].us, **common, note=best,
-                            **target)
+            self.report.row(case.name, "decompress first, best", ours.us, samples[best].us, **common,
+                            relative_error=error, note=best, **target)
 
     # ---- encode and decode
 
@@ -300,7 +326,7 @@ class Bench:
         common = {"mismatches": mismatches, "spread": ours.spread, "gb_per_s": size / ours.us / 1e3,
                   "ratio": size / coded.resident_bytes(), **statistics}
         names = {"listed blocks": "gaac_cuda_encode of the same", "kept raw": "the same, blocks kept raw",
-                 "copy": "copy of K and V (torch)"}
+                 "copy": COPY}
         for name, title in names.items():
             goal = {"target": case.target, "target_field": "gb_per_s"} if case.target and name == "copy" else {}
             self.report.row(case.name, title, ours.us, samples[name].us, **common,
@@ -366,7 +392,7 @@ class Bench:
             self.timer.warm_up(contender)
         samples = self.measure(contenders)
         ours, size = samples["GAAC"], layer.bf16_bytes()
-        for name, title in (("raw", "the same from raw blocks"), ("copy", "copy of K and V (torch)")):
+        for name, title in (("raw", "the same from raw blocks"), ("copy", COPY)):
             goal = {"target": case.target, "target_field": "gb_per_s"} if case.target and name == "copy" else {}
             self.report.row(case.name, title, ours.us, samples[name].us, mismatches=mismatches, spread=ours.spread,
                             gb_per_s=size / ours.us / 1e3, baseline_gb_per_s=size / samples[name].us / 1e3,

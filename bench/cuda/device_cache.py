@@ -109,6 +109,20 @@ class DeviceCache:
         coded = int((~raw).sum()) * fixed + int(lengths[~raw].sum())
         return coded + int(raw.sum()) * self.sizes.raw_bytes + entries.numel() * 4, int(raw.sum())
 
+    def sort_raw_blocks(self):
+        """Of a cache whose blocks are all raw: raw block i becomes physical block i's. The library takes raw blocks
+        from anywhere, so that those of a sequence lie in random order whatever its block table is."""
+        places = (self.entries[:, 0] & 0x7fffffff).long()
+        if not bool((self.entries < 0).all()) or places.unique().numel() != self.blocks:
+            raise RuntimeError("not every block is raw in a place of its own")
+        raw = self.raw.view(torch.int64).view(-1, self.sizes.raw_bytes // 8)
+        raw[:self.blocks] = raw[places]  # the right side is a copy
+        self.entries[:] = (torch.arange(self.blocks, device=raw.device) - (1 << 31)).int()[:, None]
+        used = torch.arange(self.raw_used.numel() * 32, device=raw.device).view(-1, 32) < self.blocks
+        weights = torch.arange(32, device=raw.device)
+        words = (used.long() << weights).sum(dim=1)
+        self.raw_used.copy_(torch.where(words >= 1 << 31, words - (1 << 32), words).int())
+
     def resident_bytes(self):
         """Slots, entries and the raw blocks in use."""
         words = self.raw_used.to(torch.int64) & 0xffffffff

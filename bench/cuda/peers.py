@@ -20,10 +20,12 @@ class Unavailable(RuntimeError):
 
 class Problem:
     """Decode attention over kv (kv_data.KeyValues): q [sequences * query_tokens, query_heads, head_dim], lengths
-    (a list) up to kv's tokens, block_table [sequences, blocks] of physical blocks of 16 tokens."""
+    (a list) up to kv's tokens, block_table [sequences, blocks] of physical blocks of 16 tokens; in_order: whether
+    pages of other sizes lie in order too, or in random order."""
 
-    def __init__(self, kv, q, query_tokens, lengths, block_table):
+    def __init__(self, kv, q, query_tokens, lengths, block_table, in_order=False):
         self.kv, self.q, self.query_tokens, self.lengths, self.block_table = kv, q, query_tokens, lengths, block_table
+        self.in_order = in_order
         self.sequences, self.tokens, self.kv_heads, self.head_dim = kv.k.shape
         self.query_heads = q.shape[1]
         self.scale = self.head_dim ** -0.5
@@ -33,22 +35,32 @@ class Problem:
 
     def head_major(self):
         """k and v as [sequences, kv_heads, tokens, head_dim], each head's tokens together in memory."""
-        return self._once("head_major", lambda part: part.transpose(1, 2).contiguous())
+        return self._once("head major", lambda: tuple(part.transpose(1, 2).contiguous()
+                                                      for part in (self.kv.k, self.kv.v)))
+
+    def contiguous(self):
+        """{layout in memory: k and v as [sequences, tokens, kv_heads, head_dim]}."""
+        return {"head by head": tuple(part.transpose(1, 2) for part in self.head_major()),
+                "token by token": (self.kv.k, self.kv.v)}
 
     def pages(self, size):
-        """k and v as pages [pages, kv_heads, size, head_dim] in random order, and the table of page numbers
-        [sequences, pages of a sequence]. Pages of 16 are numbered as GAAC's blocks."""
+        """k and v as pages [pages, kv_heads, size, head_dim] and the table of page numbers [sequences, pages of a
+        sequence]. Pages of 16 are numbered as GAAC's blocks."""
+        return self._once(f"pages of {size}", lambda: self._paged(size))
+
+    def _paged(self, size):
         if size == self.block_table_tokens():
             table = self.block_table
         else:
-            count = self.tokens // size
-            table = torch.randperm(self.sequences * count, device="cuda").view(self.sequences, count).int()
+            count = self.sequences * (self.tokens // size)
+            table = (torch.arange if self.in_order else torch.randperm)(count, device="cuda")
+            table = table.view(self.sequences, -1).int()
 
         def paged(part):
             pages = part.view(-1, size, self.kv_heads, self.head_dim).transpose(1, 2)
-            shuffled = torch.empty(pages.shape, dtype=part.dtype, device=part.device)
-            shuffled[table.flatten().long()] = pages
-            return shuffled
+            placed = torch.empty(pages.shape, dtype=part.dtype, device=part.device)
+            placed[table.flatten().long()] = pages
+            return placed
         return (*(paged(part) for part in (self.kv.k, self.kv.v)), table)
 
     def block_table_tokens(self):
@@ -56,7 +68,7 @@ class Problem:
 
     def _once(self, name, make):
         if name not in self._made:
-            self._made[name] = tuple(make(part) for part in (self.kv.k, self.kv.v))
+            self._made[name] = make()
         return self._made[name]
 
     def expected(self, sequence):
@@ -71,6 +83,28 @@ class Problem:
         scores.masked_fill_((cell[None, :] > last[:, None])[None, :, None, :], float("-inf"))
         return torch.einsum("htgl,lhd->thgd", torch.softmax(scores, dim=-1), v).reshape(
             self.query_tokens, self.query_heads, self.head_dim)
+
+
+class Expanded(Problem):
+    """The same for one sequence whose keys and values gaac_cuda_expand writes: what peers read, whatever they call it,
+    is `parts`. layout: "head by head" or "token by token"."""
+
+    def __init__(self, kv, q, lengths, block_table, layout):
+        super().__init__(kv, q, 1, lengths, block_table, in_order=True)
+        self.layout = layout
+        both = (kv.k[0], kv.v[0])
+        self.parts = tuple(part.transpose(0, 1).contiguous().transpose(0, 1) if layout == "head by head" else
+                           part.clone() for part in both)  # [tokens, kv_heads, head_dim], of other strides
+
+    def head_major(self):
+        return tuple(part.transpose(0, 1)[None] for part in self.parts)
+
+    def contiguous(self):
+        return {self.layout: tuple(part[None] for part in self.parts)}
+
+    def _paged(self, size):
+        pages = (part.unflatten(0, (-1, size)).transpose(1, 2) for part in self.parts)
+        return (*pages, torch.arange(self.tokens // size, device="cuda").int()[None])
 
 
 class Sdpa:
@@ -124,9 +158,11 @@ def flash2(problem, _):
 
 
 class Flash3:
-    """FlashAttention 3 as vLLM ships it, over contiguous keys and values. settings: numbers of splits, 0 for its own
-    choice. For sequences of several lengths the scheduler's metadata is made ahead, as vLLM does once a step."""
+    """FlashAttention 3 as vLLM ships it: a build for sequences of several lengths only, so `seqused_k` gives those of
+    equal ones too. The scheduler's metadata is made ahead, as vLLM does once a step. settings: layouts in memory, and
+    the most parts that a sequence may be split into, 0 for its own choice."""
     name = "FlashAttention 3 (vLLM)"
+    SPLITS = (0, 2, 4, 8, 16, 32)
 
     def __init__(self, problem, peers):
         path = peers / "flash3.so"
@@ -134,29 +170,72 @@ class Flash3:
             raise Unavailable(f"{path} is missing: bench/cuda/get-peers.sh makes it")
         torch.ops.load_library(str(path))
         self.problem = problem
-        shape = (problem.sequences, problem.query_tokens, problem.query_heads, problem.head_dim)
-        self.q = problem.q.view(shape)
-        self.out = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
-        self.k, self.v = (part.transpose(1, 2) for part in problem.head_major())
-        self.settings = [0, 2, 4, 8, 16, 32, 64] if not problem.ragged else [0, 4, 16, 32]
-        self.metadata = {}
-        for splits in self.settings if problem.ragged else ():
-            self.metadata[splits] = torch.ops._vllm_fa3_C.get_scheduler_metadata(
-                problem.sequences, problem.query_tokens, problem.tokens, problem.query_heads, problem.kv_heads,
-                problem.head_dim, problem.head_dim, torch.bfloat16, problem.lengths_device, None, None, None, None,
-                None, None, 0, problem.query_tokens > 1, -1, -1, False, splits, None, 0)
-        self.setting = 0
+        self.causal = problem.query_tokens > 1
+        self.prepare()
+        self.variants = {}
+        for layout, (k, v, table) in self.layouts().items():
+            for splits in self.SPLITS:
+                metadata = torch.ops._vllm_fa3_C.get_scheduler_metadata(
+                    batch_size=problem.sequences, max_seqlen_q=problem.query_tokens, max_seqlen_k=problem.tokens,
+                    num_heads=problem.query_heads, num_heads_k=problem.kv_heads, headdim=problem.head_dim,
+                    headdim_v=problem.head_dim, qkv_dtype=torch.bfloat16, seqused_k=problem.lengths_device,
+                    cu_seqlens_q=self.starts, cu_seqlens_k=None, cu_seqlens_k_new=None, seqused_q=None,
+                    leftpad_k=None, page_size=None if table is None else k.shape[1], max_seqlen_k_new=0,
+                    is_causal=self.causal, window_size_left=-1, window_size_right=-1, has_softcap=False,
+                    num_splits=splits, pack_gqa=None, sm_margin=0)
+                self.variants[f"{layout}, splits {splits}"] = (k, v, table, metadata, splits)
+        self.settings = list(self.variants)
+        self.setting = self.settings[0]
+
+    def prepare(self):
+        """Queries as [sequences, query_tokens, heads, head_dim]."""
+        problem = self.problem
+        self.q = problem.q.view(problem.sequences, problem.query_tokens, problem.query_heads, problem.head_dim)
+        self.out = torch.empty_like(self.q)
+        self.starts = None
+
+    def layouts(self):
+        """{layout: (k, v, page table or None)}."""
+        return {layout: (k, v, None) for layout, (k, v) in self.problem.contiguous().items()}
 
     def run(self):
+        k, v, table, metadata, splits = self.variants[self.setting]
         problem = self.problem
         torch.ops._vllm_fa3_C.fwd(
-            self.q, self.k, self.v, None, None, None, self.out, None, None, None, None,
-            problem.lengths_device if problem.ragged else None, None, None, None, None, None, None, None, None, None,
-            None, None, problem.scale, problem.query_tokens > 1, -1, -1, 0.0, True, self.metadata.get(self.setting),
-            self.setting, None, 0, None, 1, 0, None)
+            q=self.q, k=k, v=v, k_new=None, v_new=None, q_v=None, out=self.out, cu_seqlens_q=self.starts,
+            cu_seqlens_k=None, cu_seqlens_k_new=None, seqused_q=None, seqused_k=problem.lengths_device,
+            max_seqlen_q=problem.query_tokens, max_seqlen_k=problem.tokens, page_table=table, kv_batch_idx=None,
+            leftpad_k=None, rotary_cos=None, rotary_sin=None, seqlens_rotary=None, q_descale=None, k_descale=None,
+            v_descale=None, softmax_scale=problem.scale, is_causal=self.causal, window_size_left=-1,
+            window_size_right=-1, softcap=0.0, is_rotary_interleaved=True, scheduler_metadata=metadata,
+            num_splits=splits, pack_gqa=None, sm_margin=0, s_aux=None, cp_world_size=1, cp_rank=0,
+            cp_tot_seqused_k=None)
 
     def output(self):
         return self.out.view(self.problem.q.shape)
+
+
+class Flash3Paged(Flash3):
+    """The same as vLLM calls it: queries of all sequences in one tensor, keys and values in pages, of 16 tokens and
+    larger ones, each head's tokens of a page together; of 16 also all heads of a token together, vLLM's default."""
+    name = "FlashAttention 3 (vLLM), paged"
+    PAGES = (16, 64, 256)
+
+    def prepare(self):
+        problem = self.problem
+        self.q, self.out = problem.q, torch.empty_like(problem.q)
+        self.starts = torch.arange(problem.sequences + 1, device="cuda").int() * problem.query_tokens
+
+    def layouts(self):
+        layouts = {}
+        for size in self.PAGES:
+            if self.problem.tokens % size == 0:
+                k, v, table = self.problem.pages(size)
+                layouts[f"pages of {size}"] = (k.transpose(1, 2), v.transpose(1, 2), table)
+        k, v, table = layouts[f"pages of {self.PAGES[0]}"]
+        if not isinstance(self.problem, Expanded):  # that has one layout
+            layouts["pages of 16, token by token"] = (k.contiguous(), v.contiguous(), table)
+        return layouts
 
 
 def flashinfer_module():
@@ -244,6 +323,8 @@ class Xqa:
         return self.out
 
 
+# Whose keys and values lie in pages behind a table, as ours do.
+PAGED = (Flash3Paged.name, FlashInfer.name, Xqa.name)
 ATTENTION = {"cuDNN (torch SDPA)": cudnn, "FlashAttention 2 (torch SDPA)": flash2, Flash3.name: Flash3,
-             FlashInfer.name: FlashInfer, Xqa.name: Xqa}
+             Flash3Paged.name: Flash3Paged, FlashInfer.name: FlashInfer, Xqa.name: Xqa}
 
