@@ -33,19 +33,20 @@ __device__ static int64_t scan_block(int64_t value, int64_t *warp_sums)
 }
 
 // Number of ranks that share the work. Where all items are equally long, whole items or equal parts of one each: an
-// item cut unevenly costs a merge more.
+// item cut unevenly costs a merge more. No rank gets fewer tiles than it has warps, at least eight: merging parts takes
+// about 3 us, in which a multiprocessor decodes far more than that.
 __device__ static int choose_ranks(int ranks, int64_t items, int64_t tiles, bool equal)
 {
-    int chosen = ranks;
-    if (equal && items <= ranks)
-        chosen = static_cast<int>(items * (ranks / items));
-    else if (equal)
+    constexpr int64_t least = 8;
+    if (equal && items <= ranks) {
+        const int64_t tiles_of_item = tiles / items, most = (tiles_of_item + least - 1) / least;
+        return static_cast<int>(items * min(ranks / items, most));
+    }
+    if (equal)
         for (int fewer = ranks; fewer * 10 >= ranks * 9; fewer--)
-            if (items % fewer == 0) {
-                chosen = fewer;
-                break;
-            }
-    return static_cast<int>(min(static_cast<int64_t>(chosen), tiles));
+            if (items % fewer == 0)
+                return fewer;
+    return static_cast<int>(min(static_cast<int64_t>(ranks), max((tiles + least - 1) / least, items)));
 }
 
 __global__ void __launch_bounds__(plan_threads)
