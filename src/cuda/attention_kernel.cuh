@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         return tile_source{a.block_table + parked.sequence * a.block_table_stride + parked.first_tile,
                            a.cache.entries + parked.h * units, a.cache.entry_stride, parked.count};
     };
-    uint32_t k_base[4 * halves], v_base[4 * halves];
+    // Not left undefined: nvcc 13.0 once took that for leave to drop the loads of the first epoch's words.
+    uint32_t k_base[4 * halves] = {}, v_base[4 * halves] = {};
     // Base words of an epoch. A block of another epoch loads others.
     const auto change_epoch = [&](uint32_t bits) {
         parked.epoch_bits = bits; // by all lanes: each reads what it wrote
