@@ -139,8 +139,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         return tile_source{a.block_table + parked.sequence * a.block_table_stride + parked.first_tile,
                            a.cache.entries + parked.h * units, a.cache.entry_stride, parked.count};
     };
-    // Not left undefined: nvcc 13.0 once took that for leave to drop the loads of the first epoch's words.
-    uint32_t k_base[4 * halves] = {}, v_base[4 * halves] = {};
+    uint32_t k_base[4 * halves], v_base[4 * halves];
     // Base words of an epoch. A block of another epoch loads others.
     const auto change_epoch = [&](uint32_t bits) {
         parked.epoch_bits = bits; // by all lanes: each reads what it wrote
@@ -229,7 +228,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         for (int c = warp; c < columns; c += warps)
             load_queries<kind>(query_operands[segment & 1] + c * fragments * 32 + lane_id(), a, sequence, h,
                                row_group * kind::rows + 8 * c, queries * a.group);
-        if constexpr (kind::general)
+        if constexpr (kind::general) {
             if (thread_id() < kind::rows) {
                 const int row = row_group * kind::rows + static_cast<int>(thread_id()), token = row / a.group;
                 const bool have = row < queries * a.group;
@@ -237,6 +236,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
                     min(token, queries - 1),
                     have && a.slopes != nullptr ? a.slopes[h * a.group + row - token * a.group] * 1.442695041f : 0.f};
             }
+        }
         change_epoch(0);
         ahead = 0;
 #pragma unroll
