@@ -361,24 +361,16 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         state.clear();
         operands = query_operands[segment & 1] + lane_id();
 
-        // A round of the loop is a step of the ring. Before the first, while nothing has arrived yet, one round is made
-        // for its instructions alone, on memory that means nothing yet: after other kernels they come from device
-        // memory, which takes as long as the first tiles do.
-        constexpr bool rehearses = kind::separate && columns == 1;
+        // A round of the loop is a step of the ring.
 #pragma unroll 1
-        for (int at_hand = rehearses && segment == 0 ? -2 : 0; at_hand < 2 * static_cast<int>(parked.count);) {
-            const bool rehearsal = rehearses && at_hand < 0;
-            const int i = at_hand >> 1;
-            if (at_hand % (2 * static_cast<int>(batch_tiles)) == 0)
+        for (unsigned at_hand = 0; at_hand / 2 < parked.count;) {
+            const int i = static_cast<int>(at_hand / 2);
+            if (at_hand % (2 * batch_tiles) == 0)
                 batches.fetch(source(), i);
-            if (!rehearsal)
-                tiles.wait();
-            const uint8_t *const stage =
-                shared + (rehearsal ? kind::ring_bytes(warps) : (warp * stages + tiles.stage()) * head::stage_bytes);
-            entry_words<units> entry = {};
-            if (!rehearsal)
-                entry = batches.entry(i);
-            const bool masked = !rehearsal && masks().template hides<kind::general>(a, i);
+            tiles.wait();
+            const uint8_t *const stage = shared + (warp * stages + tiles.stage()) * head::stage_bytes;
+            const entry_words<units> entry = batches.entry(i);
+            const bool masked = masks().template hides<kind::general>(a, i);
             uint32_t odd = (entry.unit[0] ^ parked.epoch_bits) & (0xff000000u | head::overlong(0));
             if (units > 1)
                 odd |= entry.unit[units - 1] & head::overlong(units - 1);
@@ -523,15 +515,11 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
                     }
                 }
             }
-            at_hand += 2;
-            if (rehearsal) {
-                state.clear();
-                continue;
-            }
             // The stage is used up: fill it again, go on to the next.
             __syncwarp();
             tiles.steps++;
             copy_step((tiles.steps - 1) % stages);
+            at_hand += 2;
         }
 
         state.sum_totals();
