@@ -106,13 +106,13 @@ __device__ __forceinline__ void load_queries(uint2 *to, const attention_params &
 template <typename kind> struct warp_memory {
     ring_barriers<kind::stages> barriers;
     tile_places<kind::head::units> places;
-    uint2 weights[32 * kind::columns];              // of a raw tile, between its K and its V
-    int item, segment, left;                        // what the warp works at; tiles of the rank after it
-    int h, sequence, row_group, row_total, queries; // of the item
-    int first_tile;                                 // the warp's
-    unsigned count;                                 // of the warp's tiles
-    int cells;                                      // of the sequence, from the warp's first tile on
-    uint32_t epoch_bits;                            // of the base words at hand, where an entry has them
+    uint2 weights[32 * kind::columns]; // of a raw tile, between its K and its V
+    int item, segment, left;           // what the warp works at; tiles of the rank after it
+    int h, sequence, queries;          // of the item
+    int first_tile;                    // the warp's
+    unsigned count;                    // of the warp's tiles
+    int cells;                         // of the sequence, from the warp's first tile on
+    uint32_t epoch_bits;               // of the base words at hand, where an entry has them
 };
 
 template <typename kind>
@@ -142,7 +142,10 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
     uint32_t k_base[4 * halves], v_base[4 * halves];
     // Base words of an epoch. A block of another epoch loads others.
     const auto change_epoch = [&](uint32_t bits) {
-        parked.epoch_bits = bits; // by all lanes: each reads what it wrote
+        __syncwarp();
+        if (lane_id() == 0)
+            parked.epoch_bits = bits;
+        __syncwarp();
         const uint32_t epoch = min(bits >> entry_epoch_shift, a.cache.epochs - 1);
         load_bases<head>(k_base, v_base,
                          a.cache.windows + static_cast<uint64_t>(epoch) * a.window_bytes +
@@ -216,12 +219,13 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const int real_tiles = span.count > 0 ? segment_tiles : 0; // the one tile of a sequence without any is none
         const int begin = real_tiles * warp / warps, count = real_tiles * (warp + 1) / warps - begin;
         const int first_tile = span.first + tile + begin; // counted from the sequence's start
-        __syncwarp();                                     // all lanes are done with what was parked before
-        parked.item = item, parked.segment = segment, parked.left = left - segment_tiles; // all lanes the same
-        parked.h = h, parked.sequence = sequence, parked.row_group = row_group;
-        parked.row_total = queries * a.group, parked.queries = queries;
-        parked.first_tile = first_tile, parked.count = count;
-        parked.cells = length - first_tile * GAAC_BLOCK_TOKENS;
+        __syncwarp();
+        if (lane_id() == 0) {
+            parked.item = item, parked.segment = segment, parked.left = left - segment_tiles;
+            parked.h = h, parked.sequence = sequence, parked.queries = queries;
+            parked.first_tile = first_tile, parked.count = count;
+            parked.cells = length - first_tile * GAAC_BLOCK_TOKENS;
+        }
         __syncwarp();
         if (count > 0)
             batches.begin(source());
