@@ -238,7 +238,8 @@ typedef enum gaac_cuda_type { GAAC_CUDA_BF16 = 0, GAAC_CUDA_F32 = 1 } gaac_cuda_
 typedef struct gaac_cuda_attention_args {
     gaac_cuda_plan_args plan;   /* as given to gaac_cuda_plan */
     void *workspace;            /* as left by gaac_cuda_plan; not shared by calls that may overlap */
-    const int32_t *block_table; /* device, as in gaac_cuda_append_args */
+    const int32_t *block_table; /* device, as in gaac_cuda_append_args; that of a cell which a query sees must be a
+                                   block: attention skips none */
     size_t block_table_stride;
     const uint16_t *q; /* device, BF16 [rows][query_heads][head_dim_k]; strides in elements, 16-byte aligned */
     size_t q_token_stride, q_head_stride;
@@ -255,6 +256,12 @@ typedef struct gaac_cuda_attention_args {
 GAAC_API gaac_status gaac_cuda_attention(const gaac_cuda *cuda, const gaac_cuda_cache *cache,
                                          const gaac_cuda_attention_args *args, gaac_cuda_stream stream,
                                          gaac_error *error);
+
+/* Cells in all sequences of a step below which attention over raw blocks is faster than over coded ones: an engine may
+ * keep blocks raw (keep_raw) while fewer are cached, and encode them later (gaac_cuda_encode of a block's own values).
+ * Decoding costs a launch about 3 us that do not depend on its length, measured on an H200 (docs/performance.md), and
+ * saves three tenths of the reading; on other devices it is scaled by their memory bandwidth. Thread-safe. */
+GAAC_API uint64_t gaac_cuda_break_even_cells(const gaac_cuda *cuda, const gaac_shape *shape);
 
 /* Which attention kernel a call would take: "bulk" (bulk copies, compute capability 9.0 on), "async"
  * (cp.async), or "general" (any shape, slow). Thread-safe. */
