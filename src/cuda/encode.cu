@@ -1,4 +1,5 @@
 // The writing side of the API: checks of arguments and launches. write_kernel.cuh and copy_kernels.cuh do the work.
+#include "cuda/append_kernel.cuh"
 #include "cuda/copy_kernels.cuh"
 #include "cuda/host.cuh"
 #include "cuda/write_kernel.cuh"
@@ -16,6 +17,8 @@ static_assert(sizeof(write_shared) + write_warps * (sizeof(warp_memory) + image_
 
 // Sequences, and blocks of a list, that a call may have: numbers of tasks stay below 2^32.
 constexpr uint32_t most_listed = 1u << 28;
+
+constexpr uint32_t append_turns = 2; // of a multiprocessor, in which append_blocks is the faster one
 
 static bool is_wide(const void *pointer, size_t token_stride, size_t head_stride)
 {
@@ -76,6 +79,24 @@ static gaac_status launch_write(const gaac_cuda *cuda, write_call *call, uint64_
     return status == cudaSuccess ? check_launch(what, error) : check_cuda(status, what, error);
 }
 
+// An append of few tokens. Kernels' choice: thread blocks of append_blocks are that large that a multiprocessor has one
+// at a time; when they come in more than a few turns, throughput counts more than how long one takes.
+static gaac_status launch_append(const gaac_cuda *cuda, write_call *call, uint64_t tasks, gaac_cuda_stream stream,
+                                 gaac_error *error)
+{
+    static const char what[] = "gaac_cuda_append";
+    append_call few;
+    memset(&few, 0, sizeof few);
+    few.write = *call;
+    if (!call->wide || tasks > append_turns * static_cast<uint64_t>(cuda->multiprocessors) || !make_pieces(&few))
+        return launch_write(cuda, call, tasks, stream, what, error);
+    void *arguments[] = {&few};
+    const cudaError_t status =
+        cudaLaunchKernel(reinterpret_cast<const void *>(append_blocks), dim3(static_cast<uint32_t>(tasks)),
+                         dim3(32 * few.pieces), arguments, sizeof(append_shared), stream);
+    return status == cudaSuccess ? check_launch(what, error) : check_cuda(status, what, error);
+}
+
 static gaac_status launch_copy(const void *kernel, copy_call *call, uint32_t threads, gaac_cuda_stream stream,
                                const char *what, gaac_error *error)
 {
@@ -113,8 +134,8 @@ gaac_status load_encode_kernels(const gaac_cuda *, gaac_error *error)
 {
     cudaFuncAttributes attributes;
     for (const void *kernel :
-         {reinterpret_cast<const void *>(write_blocks), reinterpret_cast<const void *>(copy_blocks),
-          reinterpret_cast<const void *>(release_blocks)}) {
+         {reinterpret_cast<const void *>(write_blocks), reinterpret_cast<const void *>(append_blocks),
+          reinterpret_cast<const void *>(copy_blocks), reinterpret_cast<const void *>(release_blocks)}) {
         const gaac_status status =
             check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading the kernels that write blocks", error);
         if (status != GAAC_OK)
@@ -157,7 +178,7 @@ gaac_status gaac_cuda_append(const gaac_cuda *cuda, const gaac_cuda_cache *cache
     const uint64_t tasks = args->query_start == nullptr
                                ? args->sequences
                                : args->tokens / GAAC_BLOCK_TOKENS + 2 * static_cast<uint64_t>(args->sequences);
-    return launch_write(cuda, &call, tasks, stream, "gaac_cuda_append", error);
+    return launch_append(cuda, &call, tasks, stream, error);
 }
 
 gaac_status gaac_cuda_encode(const gaac_cuda *cuda, const gaac_cuda_cache *cache, const gaac_cuda_encode_args *args,

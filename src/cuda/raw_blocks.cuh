@@ -57,11 +57,17 @@ __device__ __forceinline__ uint32_t take_raw_block(const cache_view &cache, uint
     return no_raw_block;
 }
 
-// Gives a raw block back: one thread calls, after all reads and writes of it.
+// Gives a raw block back that nobody writes any more: one thread calls, after all reads of it.
+__device__ __forceinline__ void return_raw_block(const cache_view &cache, uint32_t index)
+{
+    atomicAnd(&cache.raw_used[index / 32], ~(1u << index % 32));
+}
+
+// The same after all reads and writes of it.
 __device__ __forceinline__ void give_raw_block_back(const cache_view &cache, uint32_t index)
 {
     __threadfence();
-    atomicAnd(&cache.raw_used[index / 32], ~(1u << index % 32));
+    return_raw_block(cache, index);
 }
 
 __device__ __forceinline__ uint32_t *entries_of(const cache_view &cache, uint32_t block)

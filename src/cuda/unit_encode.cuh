@@ -23,6 +23,7 @@ struct part_source {
     uint64_t stride;
     bool wide;
     const uint8_t *fragments; // or NULL
+    unsigned rows_from;       // of a part that lies in both: the first token that is taken from the rows
 };
 
 __device__ __forceinline__ uint32_t raw_part_offset(const gaac_unit &unit, unsigned part)
@@ -47,6 +48,7 @@ __device__ __forceinline__ part_source source_of(const block_source &source, con
     found.rows += unit.channel;
     found.stride = part == GAAC_K ? rows.k_token_stride : rows.v_token_stride;
     found.wide = source.wide;
+    found.rows_from = GAAC_BLOCK_TOKENS;
     found.fragments =
         source.raw == nullptr ? nullptr : source.raw + head * sizes.layout.head_raw_bytes + raw_part_offset(unit, part);
     return found;
@@ -120,12 +122,12 @@ template <bool wide> __device__ __forceinline__ void gather_k_rows(const lane_so
         }
 }
 
-template <bool wide> __device__ __forceinline__ void gather_v_rows(const lane_source &source, uint32_t pairs[16])
+// Rows of 8 channels of tokens 2t, 2t + 1, 2t + 8, 2t + 9 as pairs of tokens.
+__device__ __forceinline__ void order_v_rows(const uint4 rows[4], uint32_t pairs[16])
 {
 #pragma unroll
     for (unsigned s = 0; s < 2; s++) {
-        const uint4 x = load_eight<wide>(source.at + 8 * s * source.row);
-        const uint4 y = load_eight<wide>(source.at + (8 * s + 1) * source.row);
+        const uint4 x = rows[2 * s], y = rows[2 * s + 1];
         pairs[2 * s] = __byte_perm(x.x, y.x, 0x5410);
         pairs[2 * s + 1] = __byte_perm(x.x, y.x, 0x7632);
         pairs[4 + 2 * s] = __byte_perm(x.y, y.y, 0x5410);
@@ -135,6 +137,15 @@ template <bool wide> __device__ __forceinline__ void gather_v_rows(const lane_so
         pairs[12 + 2 * s] = __byte_perm(x.w, y.w, 0x5410);
         pairs[12 + 2 * s + 1] = __byte_perm(x.w, y.w, 0x7632);
     }
+}
+
+template <bool wide> __device__ __forceinline__ void gather_v_rows(const lane_source &source, uint32_t pairs[16])
+{
+    uint4 rows[4];
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++)
+        rows[i] = load_eight<wide>(source.at + (8 * (i >> 1) + (i & 1)) * source.row);
+    order_v_rows(rows, pairs);
 }
 
 // The registers of a fragment as pairs, and back: the same for both directions.
@@ -169,6 +180,69 @@ __device__ __forceinline__ void gather_half(lane_source *source, unsigned part, 
     source->at += source->step;
 }
 
+// A lane's values of a half whose tokens from rows_from on lie in rows that allow wide loads (source.rows: where token
+// 0 would be), and those before in fragments. Loading and ordering stand apart so that loads of two halves run
+// together.
+struct mixed_half {
+    uint4 held[4], fresh[4];
+};
+__device__ __forceinline__ mixed_half load_mixed(const part_source &source, unsigned part, unsigned hv, unsigned h,
+                                                 unsigned lane)
+{
+    const unsigned g = lane >> 2, t = lane & 3;
+    const unsigned first = part == GAAC_K ? g : 2 * t, odd = part == GAAC_K ? 0 : 1;
+    const unsigned channel = part == GAAC_K ? 16 * (hv * t + h) : 8 * (hv * g + h), next = part == GAAC_K ? 8 : 0;
+    mixed_half found;
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++) {
+        found.held[j] = make_uint4(0, 0, 0, 0);
+        if (source.rows_from > 0)
+            found.held[j] = reinterpret_cast<const uint4 *>(source.fragments +
+                                                            (4 * h + j) * GAAC_FRAGMENT_BYTES)[lane_position(lane)];
+    }
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++) {
+        const unsigned token = first + 8 * (i >> 1) + (i & 1) * odd;
+        found.fresh[i] = make_uint4(0, 0, 0, 0);
+        if (token >= source.rows_from)
+            found.fresh[i] =
+                *reinterpret_cast<const uint4 *>(source.rows + token * source.stride + channel + (i & 1) * next);
+    }
+    return found;
+}
+__device__ __forceinline__ void order_mixed(const mixed_half &found, unsigned part, unsigned rows_from, unsigned lane,
+                                            uint32_t pairs[16])
+{
+    const unsigned g = lane >> 2, t = lane & 3;
+    uint32_t mask[2]; // of what is fresh, tokens below 8 and above
+    if (part == GAAC_K) {
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            const unsigned at = 8 * (i & 1) + 2 * (i >> 1);
+            const uint4 x = found.fresh[i];
+            pairs[at] = x.x;
+            pairs[at + 1] = x.y;
+            pairs[at + 4] = x.z;
+            pairs[at + 5] = x.w;
+        }
+        mask[0] = g >= rows_from ? ~0u : 0;
+        mask[1] = g + 8 >= rows_from ? ~0u : 0;
+    } else {
+        order_v_rows(found.fresh, pairs);
+#pragma unroll
+        for (unsigned s = 0; s < 2; s++)
+            mask[s] = (2 * t + 8 * s >= rows_from ? 0xffffu : 0) | (2 * t + 8 * s + 1 >= rows_from ? 0xffff0000u : 0);
+    }
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++) {
+        const uint4 x = exchange_middle(part, found.held[j]);
+        pairs[4 * j] = half::select_bits(mask[0], pairs[4 * j], x.x);
+        pairs[4 * j + 1] = half::select_bits(mask[0], pairs[4 * j + 1], x.y);
+        pairs[4 * j + 2] = half::select_bits(mask[1], pairs[4 * j + 2], x.z);
+        pairs[4 * j + 3] = half::select_bits(mask[1], pairs[4 * j + 3], x.w);
+    }
+}
+
 // Token and channel of the unit of register r, half hi of fragment f at a lane.
 struct element_place {
     unsigned token, channel;
@@ -185,10 +259,10 @@ __device__ __forceinline__ element_place place_of(unsigned part, unsigned fragme
 __device__ __forceinline__ uint32_t load_element(const part_source &source, unsigned part, unsigned fragments,
                                                  unsigned f, unsigned lane, unsigned r, unsigned hi)
 {
-    if (source.fragments != nullptr)
+    const element_place at = place_of(part, fragments, f, lane, r, hi);
+    if (source.fragments != nullptr && at.token < source.rows_from)
         return reinterpret_cast<const uint16_t *>(source.fragments +
                                                   f * GAAC_FRAGMENT_BYTES)[lane_position(lane) * 8 + 2 * r + hi];
-    const element_place at = place_of(part, fragments, f, lane, r, hi);
     return source.rows[at.token * source.stride + at.channel];
 }
 
@@ -223,31 +297,36 @@ __device__ __forceinline__ void store_remainder(const part_source &source, unsig
                 load_element(source, part, fragments, f, lane, r, 1) << 16;
 }
 
-// Stores tokens `first` to `last` - 1 of a part, which lie in rows from token `first` on, into a raw block's fragments.
-__device__ __forceinline__ void store_tokens(const part_source &source, unsigned part, unsigned fragments,
-                                             unsigned first, unsigned last, unsigned lane, uint8_t *out)
+// Four channels of the source's first row, 4 * lane and on, of lanes that a part of so many fragments has channels for.
+__device__ __forceinline__ uint2 load_four(const part_source &source, unsigned fragments, unsigned lane)
 {
-    for (unsigned q = lane; q < 4 * fragments; q += 32) { // channels 4q .. 4q + 3
-        const uint16_t *row = source.rows + 4 * q;
+    if (lane >= 4 * fragments)
+        return make_uint2(0, 0);
+    const uint16_t *row = source.rows + 4 * lane;
+    if (source.wide)
+        return *reinterpret_cast<const uint2 *>(row);
+    return make_uint2(row[0] | static_cast<uint32_t>(row[1]) << 16, row[2] | static_cast<uint32_t>(row[3]) << 16);
+}
+
+// Stores tokens `first` to `last` - 1 of a part, which lie in rows from token `first` on, into a raw block's fragments.
+// x: of the first, from load_four.
+__device__ __forceinline__ void store_tokens(part_source source, unsigned part, unsigned fragments, unsigned first,
+                                             unsigned last, unsigned lane, uint2 x, uint8_t *out)
+{
+    if (lane >= 4 * fragments)
+        return;
 #pragma unroll 1
-        for (unsigned token = first; token < last; token++, row += source.stride) {
-            uint2 x;
-            if (source.wide)
-                x = *reinterpret_cast<const uint2 *>(row);
-            else
-                x = make_uint2(row[0] | static_cast<uint32_t>(row[1]) << 16, row[2] | static_cast<uint32_t>(row[3])
-                                                                                          << 16);
-            if (part == GAAC_K) {
-                const unsigned t = q / fragments, f = q % fragments;
-                uint32_t *at = reinterpret_cast<uint32_t *>(out + f * GAAC_FRAGMENT_BYTES +
-                                                            gaac_position(token & 7, t) * 16 + (token >> 3) * 4);
-                at[0] = x.x;
-                at[2] = x.y;
-                continue;
-            }
+    for (unsigned token = first;;) {
+        if (part == GAAC_K) {
+            const unsigned t = lane / fragments, f = lane % fragments;
+            uint32_t *at = reinterpret_cast<uint32_t *>(out + f * GAAC_FRAGMENT_BYTES +
+                                                        gaac_position(token & 7, t) * 16 + (token >> 3) * 4);
+            at[0] = x.x;
+            at[2] = x.y;
+        } else {
 #pragma unroll
-            for (unsigned i = 0; i < 2; i++) { // channels 4q + 2i, + 1
-                const unsigned g = (2 * q + i) / fragments, f = (2 * q + i) % fragments;
+            for (unsigned i = 0; i < 2; i++) { // channels 4 * lane + 2i, + 1
+                const unsigned g = (2 * lane + i) / fragments, f = (2 * lane + i) % fragments;
                 uint16_t *at = reinterpret_cast<uint16_t *>(out + f * GAAC_FRAGMENT_BYTES +
                                                             gaac_position(g, token >> 1 & 3) * 16 + (token >> 3) * 8) +
                                (token & 1);
@@ -256,6 +335,10 @@ __device__ __forceinline__ void store_tokens(const part_source &source, unsigned
                 at[2] = static_cast<uint16_t>(both >> 16);
             }
         }
+        if (++token >= last)
+            return;
+        source.rows += source.stride;
+        x = load_four(source, fragments, lane);
     }
 }
 
@@ -355,6 +438,37 @@ __device__ __forceinline__ uint32_t store_records(const part_source &source, uns
     return number;
 }
 
+// What a lane has of a half besides its words.
+struct lane_code {
+    uint32_t code[3], n;
+    uint32_t stored;  // a bit for each byte of n that is stored
+    uint32_t outside; // a bit for each exception; 0 in all lanes unless `any`
+    bool any;         // an exception in any lane
+};
+
+// Encodes a half. words: of the half, in the slot.
+__device__ __forceinline__ lane_code encode_half(const uint32_t pairs[16], uint4 bases, unsigned position,
+                                                 uint8_t *words)
+{
+    uint32_t word[8], offset[8];
+    const uint32_t base[4] = {bases.x, bases.y, bases.z, bases.w};
+    lane_code found;
+    const uint32_t seen = half::split_words(pairs, base, word, offset);
+    uint4 *out = reinterpret_cast<uint4 *>(words + gaac_word_offset(0, 0, position));
+    out[0] = make_uint4(word[0], word[1], word[2], word[3]);
+    out[gaac_word_offset(0, 4, 0) / 16] = make_uint4(word[4], word[5], word[6], word[7]);
+    found.outside = 0;
+    found.any = __any_sync(all_lanes, (seen & half::above_nibbles) != 0);
+    if (found.any) {
+        uint32_t excluded[4];
+        found.outside = half::set_outside_apart(base, offset, excluded);
+        found.stored = half::pack_codes(offset, excluded, found.code, &found.n);
+    } else {
+        found.stored = half::pack_codes(offset, nullptr, found.code, &found.n);
+    }
+    return found;
+}
+
 // Encodes a coded unit: the fixed parts to their place in the slot, the rest to image, of its exceptions no more than
 // the image keeps. With `end` not NULL all exceptions go below it instead. windows: the head's. Returns what make_need
 // makes.
@@ -380,29 +494,20 @@ __device__ __forceinline__ uint32_t encode_unit(const geometry &sizes, const gaa
         uint32_t waiting[3] = {0, 0, 0};
 #pragma unroll 1
         for (unsigned h = 0; h < hv; h++) {
-            uint32_t pairs[16], word[8], offset[8], code[3], n, stored;
-            const uint4 b = *bases++;
-            const uint32_t base[4] = {b.x, b.y, b.z, b.w};
+            uint32_t pairs[16];
+            const uint4 base = *bases++;
             gather_half(&values, part, pairs);
-            const uint32_t seen = half::split_words(pairs, base, word, offset);
-            uint4 *words = reinterpret_cast<uint4 *>(fixed + gaac_word_offset(0, 0, position));
+            const lane_code found = encode_half(pairs, base, position, fixed);
             fixed += GAAC_WORD_BYTES; // of the next half; at the end, codes
-            words[0] = make_uint4(word[0], word[1], word[2], word[3]);
-            words[gaac_word_offset(0, 4, 0) / 16] = make_uint4(word[4], word[5], word[6], word[7]);
             const unsigned i = part * hv + h;
-            if (__any_sync(all_lanes, (seen & half::above_nibbles) != 0)) {
-                uint32_t excluded[4];
-                const uint32_t outside = half::set_outside_apart(base, offset, excluded);
-                stored = half::pack_codes(offset, excluded, code, &n);
-                notes->outside[i][lane] = outside;
+            if (found.any) {
+                notes->outside[i][lane] = found.outside;
                 flags |= 1u << (2 * part + h);
-                exceptions += __popc(outside);
-            } else {
-                stored = half::pack_codes(offset, nullptr, code, &n);
+                exceptions += __popc(found.outside);
             }
-            store_codes(hv, h, position, code, waiting, fixed);
-            notes->n[i][lane] = n;
-            tag |= stored << 4 * i;
+            store_codes(hv, h, position, found.code, waiting, fixed);
+            notes->n[i][lane] = found.n;
+            tag |= found.stored << 4 * i;
         }
     }
 

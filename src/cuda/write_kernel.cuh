@@ -130,40 +130,51 @@ __device__ __forceinline__ uint32_t find_sequence(const write_call &call, uint32
     return low;
 }
 
-__device__ __forceinline__ bool find_append_task(const write_call &call, uint32_t number, unsigned lane,
+// Rows of one sequence, and which of the blocks that they touch is meant.
+struct append_rows {
+    uint32_t sequence, turn;
+    int64_t row, rows;
+};
+
+// What a number stands for; false: nothing. A whole warp calls.
+__device__ __forceinline__ bool find_append_rows(const write_call &call, uint32_t number, unsigned lane,
+                                                 append_rows *found)
+{
+    found->sequence = number;
+    found->turn = 0;
+    found->row = number;
+    found->rows = 1;
+    if (call.query_start != nullptr) {
+        found->sequence = find_sequence(call, number, lane);
+        found->turn = number - first_number(call, found->sequence);
+        found->row = call.query_start[found->sequence];
+        found->rows = call.query_start[found->sequence + 1] - found->row;
+    }
+    return found->rows > 0;
+}
+
+// length: of the sequence, with the new rows.
+__device__ __forceinline__ bool find_append_task(const write_call &call, const append_rows &from, int64_t length,
                                                  block_task *task)
 {
-    uint32_t s = number, turn = 0;
-    int64_t row = number, rows = 1;
-    if (call.query_start != nullptr) {
-        s = find_sequence(call, number, lane);
-        turn = number - first_number(call, s);
-        row = call.query_start[s];
-        rows = call.query_start[s + 1] - row;
-    }
-    if (rows <= 0)
-        return false;
-    const int64_t length = call.lengths[s];
-    int64_t start = length - rows;
+    int64_t row = from.row, start = length - from.rows;
     if (start < 0) { // more rows than tokens: the first have no place
         row -= start;
         start = 0;
     }
-    const int64_t index = start / GAAC_BLOCK_TOKENS + turn, begin = index * GAAC_BLOCK_TOKENS;
+    const int64_t index = start / GAAC_BLOCK_TOKENS + from.turn, begin = index * GAAC_BLOCK_TOKENS;
     if (begin >= length)
         return false;
-    const int32_t block = call.block_table[s * call.block_table_stride + index];
-    if (block < 0 || static_cast<uint32_t>(block) >= call.cache.blocks)
-        return false;
-    const int64_t from = max(start, begin);
-    row += from - start;
+    const int32_t block = call.block_table[from.sequence * call.block_table_stride + index];
+    const int64_t first = max(start, begin);
+    row += first - start;
     task->block = static_cast<uint32_t>(block);
-    task->first = static_cast<uint32_t>(from - begin);
+    task->first = static_cast<uint32_t>(first - begin);
     task->last = static_cast<uint32_t>(min(length - begin, static_cast<int64_t>(GAAC_BLOCK_TOKENS)));
     task->k = row * call.rows.k_token_stride;
     task->v = row * call.rows.v_token_stride;
     task->own = false;
-    return true;
+    return block >= 0 && task->block < call.cache.blocks;
 }
 
 __device__ __forceinline__ bool find_encode_task(const write_call &call, uint32_t number, block_task *task)
@@ -273,37 +284,56 @@ __device__ __forceinline__ void lose_block(const write_call &call, uint32_t bloc
         shared_head()->counters[LOST]++;
 }
 
-// Puts one unit's values into the block's raw block: what it held before, then what is new.
-__device__ __forceinline__ void fill_raw_unit(const write_call &call, const writer &me, uint32_t u, uint32_t head)
+// The thread block's counters to the cache's. Thread 0 has counted, its warp adds.
+__device__ __forceinline__ void add_counters(const cache_view &cache)
 {
-    const block_source &rows = me.own->work.rows;
-    const block_task &task = me.own->work.task;
-    const raw_content content = me.own->work.content;
-    uint8_t *raw = raw_block_at(call, me.own->work.raw);
+    if (threadIdx.x >= 32)
+        return;
+    __syncwarp();
+    if (threadIdx.x < COUNTERS)
+        count(cache, threadIdx.x, shared_head()->counters[threadIdx.x]);
+}
+
+// Puts the values of a part of a unit into the block's raw block: what the block held before, then what is new.
+// token: the first new token's channels, from load_four.
+__device__ __forceinline__ void fill_raw_part(const write_call &call, const warp_task &work, uint32_t u, uint32_t head,
+                                              unsigned part, unsigned lane, uint2 token)
+{
+    const block_task &task = work.task;
+    const raw_content content = work.content;
     const gaac_unit &unit = call.sizes.layout.unit[u];
     const uint32_t *entries = entries_of(call.cache, task.block) + head * call.sizes.layout.coded_units;
+    uint8_t *out = raw_block_at(call, work.raw) + head * call.sizes.layout.head_raw_bytes + raw_part_offset(unit, part);
+    if (content == RAW_DECODED)
+        reopen_part(call.sizes, u, head, part, slot_of(call, task.block), unit.hv > 0 ? entries[unit.entry] : 0,
+                    windows_of(call, work.state >> entry_epoch_shift & entry_epoch_mask, head), lane, out);
+    else if (content == RAW_ZEROED)
+        for (unsigned f = 0; f < unit.fragments; f++)
+            reinterpret_cast<uint4 *>(out + f * GAAC_FRAGMENT_BYTES)[lane] = make_uint4(0, 0, 0, 0);
+    __syncwarp();
+    if (task.own)
+        return;
+    const part_source values = source_of(work.rows, call.rows, call.sizes, unit, head, part);
+    if (content == RAW_REPLACED && task.last == GAAC_BLOCK_TOKENS && unit.hv > 0)
+        store_halves(values, part, unit.hv, lane, out);
+    else if (content == RAW_REPLACED && task.last == GAAC_BLOCK_TOKENS)
+        store_remainder(values, part, unit.fragments, lane, out);
+    else
+        store_tokens(values, part, unit.fragments, task.first, task.last, lane, token, out);
+}
+
+__device__ __forceinline__ void fill_raw_unit(const write_call &call, const writer &me, uint32_t u, uint32_t head)
+{
+    const warp_task &work = me.own->work;
+    const gaac_unit &unit = call.sizes.layout.unit[u];
 #pragma unroll 1
     for (unsigned part = 0; part < 2; part++) {
         if (!unit_has(unit, part))
             continue;
-        uint8_t *out = raw + head * call.sizes.layout.head_raw_bytes + raw_part_offset(unit, part);
-        if (content == RAW_DECODED)
-            reopen_part(call.sizes, u, head, part, slot_of(call, task.block), unit.hv > 0 ? entries[unit.entry] : 0,
-                        windows_of(call, me.own->work.state >> entry_epoch_shift & entry_epoch_mask, head), me.lane,
-                        out);
-        else if (content == RAW_ZEROED)
-            for (unsigned f = 0; f < unit.fragments; f++)
-                reinterpret_cast<uint4 *>(out + f * GAAC_FRAGMENT_BYTES)[me.lane] = make_uint4(0, 0, 0, 0);
-        __syncwarp();
-        if (task.own)
-            continue;
-        const part_source values = source_of(rows, call.rows, call.sizes, unit, head, part);
-        if (content == RAW_REPLACED && task.last == GAAC_BLOCK_TOKENS && unit.hv > 0)
-            store_halves(values, part, unit.hv, me.lane, out);
-        else if (content == RAW_REPLACED && task.last == GAAC_BLOCK_TOKENS)
-            store_remainder(values, part, unit.fragments, me.lane, out);
-        else
-            store_tokens(values, part, unit.fragments, task.first, task.last, me.lane, out);
+        uint2 token = make_uint2(0, 0);
+        if (!work.task.own)
+            token = load_four(source_of(work.rows, call.rows, call.sizes, unit, head, part), unit.fragments, me.lane);
+        fill_raw_part(call, work, u, head, part, me.lane, token);
     }
     __syncwarp();
 }
@@ -395,6 +425,16 @@ __device__ __forceinline__ void finish_coded(const write_call &call, const block
         entries[i] = shared_needs()[i];
 }
 
+// state: the block's first entry. What an earlier call lost reads as zero.
+__device__ __forceinline__ raw_content kept_content(const block_task &task, uint32_t state)
+{
+    if (task.first == 0 && !task.own)
+        return RAW_REPLACED;
+    if (entry_is_raw(state))
+        return RAW_KEPT;
+    return entry_is_empty(state) ? RAW_ZEROED : RAW_DECODED;
+}
+
 // What is to be done with the block of me.own->work.task. False: nothing more.
 __device__ __forceinline__ bool start_block(const write_call &call)
 {
@@ -413,9 +453,7 @@ __device__ __forceinline__ bool start_block(const write_call &call)
             lose_block(call, task.block);
         return false;
     }
-    raw_content content = task.first == 0 && !task.own ? RAW_REPLACED : RAW_KEPT;
-    if (content == RAW_KEPT && !held)
-        content = coded ? RAW_DECODED : RAW_ZEROED; // what an earlier call lost reads as zero
+    const raw_content content = kept_content(task, state);
     if (content == RAW_DECODED && !task.own && threadIdx.x == 0)
         shared_head()->counters[REOPENED]++;
     if (me.lane == 0) {
@@ -521,8 +559,10 @@ __global__ void __launch_bounds__(32 * write_warps, write_residents)
     for (uint32_t number = blockIdx.x; number < tasks; number += gridDim.x) {
         const writer me = make_writer(call);
         block_task task;
+        append_rows rows;
         const bool any = call.sequences == 0 ? find_encode_task(call, number, &task)
-                                             : find_append_task(call, number, me.lane, &task);
+                                             : find_append_rows(call, number, me.lane, &rows) &&
+                                                   find_append_task(call, rows, call.lengths[rows.sequence], &task);
         if (!any)
             continue;
         if (me.lane == 0)
@@ -531,10 +571,7 @@ __global__ void __launch_bounds__(32 * write_warps, write_residents)
         write_block(call);
         __syncthreads(); // shared memory is used again
     }
-    if (threadIdx.x == 0)
-#pragma unroll 1
-        for (unsigned i = 0; i < COUNTERS; i++)
-            count(call.cache, i, shared_head()->counters[i]);
+    add_counters(call.cache);
 }
 
 } // namespace gaac

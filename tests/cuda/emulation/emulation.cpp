@@ -164,6 +164,8 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
     threadIdx = blockIdx = {0, 0, 0};
     if (function == reinterpret_cast<const void *>(write_blocks))
         emulation::now.kernel = [&] { write_blocks(*static_cast<write_call *>(arguments[0])); };
+    else if (function == reinterpret_cast<const void *>(append_blocks))
+        emulation::now.kernel = [&] { append_blocks(*static_cast<append_call *>(arguments[0])); };
     else if (function == reinterpret_cast<const void *>(copy_blocks))
         emulation::now.kernel = [&] { copy_blocks(*static_cast<copy_call *>(arguments[0])); };
     else
@@ -234,11 +236,17 @@ cudaError_t cudaGetDevice(int *device)
     *device = 0;
     return cudaSuccess;
 }
+// Few, so that thread blocks take several tasks, or many, so that appends are small ones.
+static int multiprocessors(void)
+{
+    const char *said = getenv("GAAC_EMULATED_MULTIPROCESSORS");
+    return said != nullptr ? atoi(said) : 2;
+}
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
 {
     *value = attribute == cudaDevAttrComputeCapabilityMajor   ? 9
              : attribute == cudaDevAttrComputeCapabilityMinor ? 0
-             : attribute == cudaDevAttrMultiProcessorCount    ? 2 // so that thread blocks take several tasks
+             : attribute == cudaDevAttrMultiProcessorCount    ? multiprocessors()
                                                               : 232448;
     return cudaSuccess;
 }

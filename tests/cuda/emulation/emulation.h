@@ -87,6 +87,10 @@ inline int __popc(uint32_t x)
 {
     return __builtin_popcount(x);
 }
+inline int __popcll(unsigned long long x)
+{
+    return __builtin_popcountll(x);
+}
 inline int __ffs(uint32_t x)
 {
     return __builtin_ffs(static_cast<int>(x));
