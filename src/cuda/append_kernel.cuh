@@ -160,18 +160,26 @@ __device__ __forceinline__ piece_place place_piece(const append_call &call, cons
     return place;
 }
 
-// Values of a complete block, some of them in the rows, some in its raw block. filled: all in its raw block.
+// Values of a complete block, some of them in the rows, some in its raw block, whose part for this is held. NULL: all
+// in the rows.
 __device__ __forceinline__ part_source complete_source(const write_call &call, const append_piece &piece,
-                                                       const warp_task &work, bool filled)
+                                                       const block_task &task, const uint8_t *held, unsigned rows_from)
 {
-    const block_task &task = work.task;
     part_source source = piece_source(call, piece, static_cast<int64_t>(task.k - task.first * call.rows.k_token_stride),
                                       static_cast<int64_t>(task.v - task.first * call.rows.v_token_stride));
-    if (!work.from_rows) {
-        source.fragments = raw_block_at(call, work.raw) + piece.raw;
-        source.rows_from = filled ? GAAC_BLOCK_TOKENS : task.first;
-    }
+    source.fragments = held;
+    source.rows_from = rows_from;
     return source;
+}
+__device__ __forceinline__ const uint8_t *held_part(const write_call &call, const append_piece &piece,
+                                                    const warp_task &work)
+{
+    return work.from_rows ? nullptr : raw_block_at(call, work.raw) + piece.raw;
+}
+// filled: the thread block has put all values into the raw block.
+__device__ __forceinline__ unsigned rows_from(const block_task &task, bool filled)
+{
+    return filled ? GAAC_BLOCK_TOKENS : task.first;
 }
 
 // The piece's share of its unit's variable part; with the unit's first piece what belongs to no other, and the entry.
@@ -216,8 +224,10 @@ __device__ __forceinline__ void store_share(const append_call &call, const appen
 #pragma unroll 1
     for (unsigned h = 0; h < hv; h++)
         if (flags >> (2 * piece.part + h) & 1)
-            number = store_records(complete_source(call.write, piece, shared->work, filled), piece.part, hv, h, lane,
-                                   notes.outside[h][lane], number, total >> 16, 0xffffffffu,
+            number = store_records(complete_source(call.write, piece, shared->work.task,
+                                                   held_part(call.write, piece, shared->work),
+                                                   rows_from(shared->work.task, filled)),
+                                   piece.part, hv, h, lane, notes.outside[h][lane], number, total >> 16, 0xffffffffu,
                                    reinterpret_cast<uint32_t *>(variable + place.length));
 }
 
@@ -238,20 +248,17 @@ __device__ __forceinline__ piece_bases load_bases(const write_call &call, const 
 }
 
 // Encodes the piece: all but its share of the variable part, which stays in shared memory.
-__device__ __forceinline__ void encode_piece(const append_piece &piece, const part_source &source, piece_bases bases,
-                                             unsigned lane, uint8_t *fixed)
+__device__ __forceinline__ void encode_piece(const append_piece &piece, const mixed_part &values, unsigned rows_from,
+                                             piece_bases bases, unsigned lane, uint8_t *fixed)
 {
     append_shared *shared = append_memory();
     half_notes *notes = &shared->notes[threadIdx.x / 32];
     const unsigned hv = piece.hv, part = piece.part, position = lane_position(lane);
-    mixed_half half = load_mixed(source, part, hv, 0, lane), next = {};
-    if (hv > 1)
-        next = load_mixed(source, part, hv, 1, lane);
-    uint32_t mark = 0, flags = 0, waiting[3] = {0, 0, 0};
+    uint32_t mark = 0, flags = 0, waiting[3] = {0, 0, 0}, pairs[16], next[16];
+    order_mixed(values.fresh[0], values.held[0], part, rows_from, lane, pairs);
+    order_mixed(values.fresh[1], values.held[1], part, rows_from, lane, next);
 #pragma unroll 1
-    for (unsigned h = 0; h < hv; h++) {
-        uint32_t pairs[16];
-        order_mixed(half, part, source.rows_from, lane, pairs);
+    for (unsigned h = 0;;) {
         const lane_code found = encode_half(pairs, bases.half[0], position, fixed);
         fixed += GAAC_WORD_BYTES; // of the next half; at the end, codes
         store_codes(hv, h, position, found.code, waiting, fixed);
@@ -262,7 +269,11 @@ __device__ __forceinline__ void encode_piece(const append_piece &piece, const pa
             mark += static_cast<uint32_t>(__popc(found.outside)) << 16;
             flags |= 1u << h;
         }
-        half = next;
+        if (++h == hv)
+            break;
+#pragma unroll
+        for (unsigned i = 0; i < 16; i++)
+            pairs[i] = next[i];
         bases.half[0] = bases.half[1];
     }
     shared->marks[piece.entry][part][lane] = mark;
@@ -311,18 +322,22 @@ __device__ __forceinline__ void encode_piece(const append_piece &piece, const pa
         set_entries(call.write.cache, call.write.sizes.entries, block, entry_raw | work->raw);
 }
 
-// Encodes a complete block. work: what will be in shared memory after a barrier. filled: all its values are in its raw
-// block, written by this thread block.
+// Encodes a complete block. work: what will be in shared memory after a barrier. values: what is fresh. filled: all
+// values are in its raw block, written by this thread block.
 __device__ __forceinline__ void complete_block(const append_call &call, const append_piece &piece,
-                                               const warp_task &work, const piece_bases &bases, unsigned lane,
-                                               bool filled)
+                                               const warp_task &work, mixed_part *values, const piece_bases &bases,
+                                               unsigned lane, bool filled)
 {
-    const part_source source = complete_source(call.write, piece, work, filled);
+    const uint8_t *held = held_part(call.write, piece, work);
+    const unsigned from = rows_from(work.task, filled);
     uint8_t *fixed = slot_of(call.write, work.task.block) + piece.fixed;
-    if (piece.hv > 0)
-        encode_piece(piece, source, bases, lane, fixed);
-    else
-        store_remainder(source, piece.part, piece.fragments, lane, fixed);
+    if (piece.hv > 0) {
+        load_held(held, piece.hv, lane, values);
+        encode_piece(piece, *values, from, bases, lane, fixed);
+    } else {
+        store_remainder(complete_source(call.write, piece, work.task, held, from), piece.part, piece.fragments, lane,
+                        fixed);
+    }
     __syncthreads();
 
     const warp_task &shared = append_memory()->work;
@@ -369,14 +384,22 @@ __device__ __forceinline__ bool append_block(const append_call &call, unsigned l
     __syncthreads();
 
     warp_task work;
-    if (!find_append_task(call.write, rows, length, &work.task))
+    int64_t index;
+    if (!find_append_tokens(call.write, rows, length, &work.task, &index))
         return false;
     const block_task &task = work.task;
+    const bool encode = task.last == GAAC_BLOCK_TOKENS && !call.write.keep_raw;
+    const int32_t block = table_block(call.write, rows.sequence, index);
+    mixed_part values = {};
+    if (encode && piece.hv > 0) // while the table is waited for
+        load_fresh(complete_source(call.write, piece, task, nullptr, task.first), piece.part, piece.hv, lane, &values);
+    if (!set_block(call.write, block, &work.task))
+        return false;
     work.rows = rows_source(call.write, task);
     work.values = work.rows;
     work.state = *entries_of(call.write.cache, task.block);
     work.raw = raw_block_of(work.state);
-    const bool encode = task.last == GAAC_BLOCK_TOKENS && !call.write.keep_raw, held = entry_is_raw(work.state);
+    const bool held = entry_is_raw(work.state);
     work.from_rows = encode && task.first == 0;
     work.fill = work.code = false;
     work.content = kept_content(task, work.state);
@@ -401,9 +424,10 @@ __device__ __forceinline__ bool append_block(const append_call &call, unsigned l
         // No register holds these over the call.
         work = append_memory()->work;
         bases = load_bases(call.write, own_piece(call), lane);
+        values = {};
     }
     if (encode) {
-        complete_block(call, own_piece(call), work, bases, lane, reopen);
+        complete_block(call, own_piece(call), work, &values, bases, lane, reopen);
         return true;
     }
     if (!reopen) {

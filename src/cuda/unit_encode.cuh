@@ -180,38 +180,48 @@ __device__ __forceinline__ void gather_half(lane_source *source, unsigned part, 
     source->at += source->step;
 }
 
-// A lane's values of a half whose tokens from rows_from on lie in rows that allow wide loads (source.rows: where token
-// 0 would be), and those before in fragments. Loading and ordering stand apart so that loads of two halves run
-// together.
-struct mixed_half {
-    uint4 held[4], fresh[4];
+// A lane's values of a part whose tokens from rows_from on lie in rows that allow wide loads, and those before in
+// fragments, by half. What a half or a place lacks is 0.
+struct mixed_part {
+    uint4 fresh[2][4], held[2][4];
 };
-__device__ __forceinline__ mixed_half load_mixed(const part_source &source, unsigned part, unsigned hv, unsigned h,
-                                                 unsigned lane)
+
+// Of the rows; source.rows: where token 0 would be.
+__device__ __forceinline__ void load_fresh(const part_source &source, unsigned part, unsigned hv, unsigned lane,
+                                           mixed_part *found)
 {
     const unsigned g = lane >> 2, t = lane & 3;
     const unsigned first = part == GAAC_K ? g : 2 * t, odd = part == GAAC_K ? 0 : 1;
-    const unsigned channel = part == GAAC_K ? 16 * (hv * t + h) : 8 * (hv * g + h), next = part == GAAC_K ? 8 : 0;
-    mixed_half found;
-#pragma unroll
-    for (unsigned j = 0; j < 4; j++) {
-        found.held[j] = make_uint4(0, 0, 0, 0);
-        if (source.rows_from > 0)
-            found.held[j] = reinterpret_cast<const uint4 *>(source.fragments +
-                                                            (4 * h + j) * GAAC_FRAGMENT_BYTES)[lane_position(lane)];
-    }
+    const unsigned channel = part == GAAC_K ? 16 * hv * t : 8 * hv * g;
+    const unsigned next = part == GAAC_K ? 8 : 0, step = part == GAAC_K ? 16 : 8; // vector, half
+    const uint16_t *row = source.rows + first * source.stride + channel;
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
-        const unsigned token = first + 8 * (i >> 1) + (i & 1) * odd;
-        found.fresh[i] = make_uint4(0, 0, 0, 0);
-        if (token >= source.rows_from)
-            found.fresh[i] =
-                *reinterpret_cast<const uint4 *>(source.rows + token * source.stride + channel + (i & 1) * next);
+        const uint16_t *at = row + (i >> 1) * 8 * source.stride + (i & 1) * (odd * source.stride + next);
+        const bool is_fresh = first + 8 * (i >> 1) + (i & 1) * odd >= source.rows_from;
+        found->fresh[0][i] = found->fresh[1][i] = make_uint4(0, 0, 0, 0);
+        if (is_fresh)
+            found->fresh[0][i] = *reinterpret_cast<const uint4 *>(at);
+        if (is_fresh && hv > 1)
+            found->fresh[1][i] = *reinterpret_cast<const uint4 *>(at + step);
     }
-    return found;
 }
-__device__ __forceinline__ void order_mixed(const mixed_half &found, unsigned part, unsigned rows_from, unsigned lane,
-                                            uint32_t pairs[16])
+
+// Of a part's fragments, or, with NULL, nothing.
+__device__ __forceinline__ void load_held(const uint8_t *fragments, unsigned hv, unsigned lane, mixed_part *found)
+{
+    const uint8_t *at = fragments + lane_position(lane) * 16;
+#pragma unroll
+    for (unsigned i = 0; i < 8; i++) {
+        found->held[i / 4][i % 4] = make_uint4(0, 0, 0, 0);
+        if (fragments != nullptr && i < 4 * hv)
+            found->held[i / 4][i % 4] = *reinterpret_cast<const uint4 *>(at + i * GAAC_FRAGMENT_BYTES);
+    }
+}
+
+// A half's registers.
+__device__ __forceinline__ void order_mixed(const uint4 fresh[4], const uint4 held[4], unsigned part,
+                                            unsigned rows_from, unsigned lane, uint32_t pairs[16])
 {
     const unsigned g = lane >> 2, t = lane & 3;
     uint32_t mask[2]; // of what is fresh, tokens below 8 and above
@@ -219,7 +229,7 @@ __device__ __forceinline__ void order_mixed(const mixed_half &found, unsigned pa
 #pragma unroll
         for (unsigned i = 0; i < 4; i++) {
             const unsigned at = 8 * (i & 1) + 2 * (i >> 1);
-            const uint4 x = found.fresh[i];
+            const uint4 x = fresh[i];
             pairs[at] = x.x;
             pairs[at + 1] = x.y;
             pairs[at + 4] = x.z;
@@ -228,14 +238,14 @@ __device__ __forceinline__ void order_mixed(const mixed_half &found, unsigned pa
         mask[0] = g >= rows_from ? ~0u : 0;
         mask[1] = g + 8 >= rows_from ? ~0u : 0;
     } else {
-        order_v_rows(found.fresh, pairs);
+        order_v_rows(fresh, pairs);
 #pragma unroll
         for (unsigned s = 0; s < 2; s++)
             mask[s] = (2 * t + 8 * s >= rows_from ? 0xffffu : 0) | (2 * t + 8 * s + 1 >= rows_from ? 0xffff0000u : 0);
     }
 #pragma unroll
     for (unsigned j = 0; j < 4; j++) {
-        const uint4 x = exchange_middle(part, found.held[j]);
+        const uint4 x = exchange_middle(part, held[j]);
         pairs[4 * j] = half::select_bits(mask[0], pairs[4 * j], x.x);
         pairs[4 * j + 1] = half::select_bits(mask[0], pairs[4 * j + 1], x.y);
         pairs[4 * j + 2] = half::select_bits(mask[1], pairs[4 * j + 2], x.z);

@@ -153,36 +153,51 @@ __device__ __forceinline__ bool find_append_rows(const write_call &call, uint32_
     return found->rows > 0;
 }
 
-// length: of the sequence, with the new rows.
-__device__ __forceinline__ bool find_append_task(const write_call &call, const append_rows &from, int64_t length,
-                                                 block_task *task)
+// All of the task but its block, and which of the sequence's blocks that is. length: of the sequence, with the new
+// rows.
+__device__ __forceinline__ bool find_append_tokens(const write_call &call, const append_rows &from, int64_t length,
+                                                   block_task *task, int64_t *index)
 {
     int64_t row = from.row, start = length - from.rows;
     if (start < 0) { // more rows than tokens: the first have no place
         row -= start;
         start = 0;
     }
-    const int64_t index = start / GAAC_BLOCK_TOKENS + from.turn, begin = index * GAAC_BLOCK_TOKENS;
-    if (begin >= length)
-        return false;
-    const int32_t block = call.block_table[from.sequence * call.block_table_stride + index];
-    const int64_t first = max(start, begin);
+    *index = start / GAAC_BLOCK_TOKENS + from.turn;
+    const int64_t begin = *index * GAAC_BLOCK_TOKENS, first = max(start, begin);
     row += first - start;
-    task->block = static_cast<uint32_t>(block);
     task->first = static_cast<uint32_t>(first - begin);
     task->last = static_cast<uint32_t>(min(length - begin, static_cast<int64_t>(GAAC_BLOCK_TOKENS)));
     task->k = row * call.rows.k_token_stride;
     task->v = row * call.rows.v_token_stride;
     task->own = false;
+    return begin < length;
+}
+__device__ __forceinline__ int32_t table_block(const write_call &call, uint32_t sequence, int64_t index)
+{
+    return call.block_table[sequence * call.block_table_stride + index];
+}
+__device__ __forceinline__ bool set_block(const write_call &call, int32_t block, block_task *task)
+{
+    task->block = static_cast<uint32_t>(block);
     return block >= 0 && task->block < call.cache.blocks;
+}
+
+__device__ __forceinline__ bool find_append_task(const write_call &call, uint32_t number, unsigned lane,
+                                                 block_task *task)
+{
+    append_rows rows;
+    int64_t index;
+    return find_append_rows(call, number, lane, &rows) &&
+           find_append_tokens(call, rows, call.lengths[rows.sequence], task, &index) &&
+           set_block(call, table_block(call, rows.sequence, index), task);
 }
 
 __device__ __forceinline__ bool find_encode_task(const write_call &call, uint32_t number, block_task *task)
 {
     const int32_t block = call.blocks[number];
-    if (block < 0 || static_cast<uint32_t>(block) >= call.cache.blocks)
+    if (!set_block(call, block, task))
         return false;
-    task->block = static_cast<uint32_t>(block);
     task->first = 0;
     task->last = GAAC_BLOCK_TOKENS;
     task->own = call.k_offsets == nullptr;
@@ -559,10 +574,8 @@ __global__ void __launch_bounds__(32 * write_warps, write_residents)
     for (uint32_t number = blockIdx.x; number < tasks; number += gridDim.x) {
         const writer me = make_writer(call);
         block_task task;
-        append_rows rows;
         const bool any = call.sequences == 0 ? find_encode_task(call, number, &task)
-                                             : find_append_rows(call, number, me.lane, &rows) &&
-                                                   find_append_task(call, rows, call.lengths[rows.sequence], &task);
+                                             : find_append_task(call, number, me.lane, &task);
         if (!any)
             continue;
         if (me.lane == 0)
