@@ -95,8 +95,8 @@ inline write_launch write_launch_of(const geometry &sizes)
     launch.warps = (pairs + turns - 1) / turns;
     launch.rounds = turns < image_rounds ? turns : image_rounds;
     launch.shared_bytes =
-        static_cast<uint32_t>(sizeof(write_shared) + launch.warps * (sizeof(warp_task) + sizeof(half_notes)) +
-                              launch.warps * launch.rounds * sizeof(variable_image) + sizes.entries * sizeof(uint32_t));
+        static_cast<uint32_t>(sizeof(write_shared) + (sizes.entries + 3) / 4 * 4 * sizeof(uint32_t) +
+                              launch.warps * (sizeof(warp_memory) + launch.rounds * sizeof(variable_image)));
     return launch;
 }
 

@@ -156,7 +156,8 @@ const uint64_t *exchange(uint64_t value)
 
 extern "C" {
 
-cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t, cudaStream_t)
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared_bytes,
+                             cudaStream_t)
 {
     using namespace gaac;
     blockDim = block;
@@ -174,6 +175,13 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
         memset(write_memory, 0xcd, sizeof write_memory);
         memset(copy_memory, 0xcd, sizeof copy_memory);
         emulation::run_block(block.x);
+        // What lies behind the shared memory that was asked for is untouched.
+        const uint8_t *const memory = reinterpret_cast<const uint8_t *>(write_memory);
+        for (size_t i = shared_bytes; i < sizeof write_memory; i++)
+            if (memory[i] != 0xcd) {
+                fprintf(stderr, "shared memory: byte %zu of %zu was written\n", i, shared_bytes);
+                abort();
+            }
     }
     return cudaSuccess;
 }
