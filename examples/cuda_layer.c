@@ -3,7 +3,7 @@
  * agree bit for bit, and all keys and values must come back. docs/cuda.md explains the calls. Keys and values are
  * random: there is no model here.
  *
- *     cc cuda_layer.c $(pkg-config --cflags --libs gaac gaac_cuda) -I CUDA/include -L CUDA/lib -lcudart -lm
+ *     cc cuda_layer.c $(pkg-config --cflags --libs gaac gaac_cuda) -I CUDA/include -L CUDA/lib64 -lcudart -lm
  *
  * Ends with 77 where there is no GPU. */
 #include <gaac/codec.h>
@@ -329,8 +329,9 @@ static bool report(const gaac_cuda_cache *cache)
 int main(void)
 {
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-        fprintf(stderr, "skipped: no GPU\n");
+    const cudaError_t asked = cudaGetDeviceCount(&devices);
+    if (asked != cudaSuccess || devices == 0) {
+        fprintf(stderr, "skipped: no GPU: %s\n", cudaGetErrorString(asked));
         return 77;
     }
     GAAC(gaac_cuda_create(&cuda, 0, NULL, &error));

@@ -106,7 +106,6 @@ FUNCTIONS = {
     "gaac_cuda_plan_bytes": (None, [_handle, POINTER(PlanArgs), POINTER(c_size_t), _error]),
     "gaac_cuda_plan": (None, [_handle, POINTER(PlanArgs), c_void_p, _stream, _error]),
     "gaac_cuda_attention": (None, [_handle, POINTER(Cache), POINTER(AttentionArgs), _stream, _error]),
-    "gaac_cuda_break_even_cells": ("count", [_handle, POINTER(Shape)]),
     "gaac_cuda_attention_kernel": ("text", [_handle, POINTER(Shape)]),
     "gaac_cuda_attention_reference": (None, [_handle, POINTER(Cache), POINTER(AttentionArgs), _stream, _error]),
 }
@@ -126,7 +125,7 @@ class Library:
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(self._library, name)
             function.argtypes = arguments
-            function.restype = {None: c_int, "void": None, "text": ctypes.c_char_p, "count": ctypes.c_uint64}[result]
+            function.restype = {None: c_int, "void": None, "text": ctypes.c_char_p}[result]
             self._functions[name] = function
         self._handle = c_void_p()
         self._call("gaac_cuda_create", byref(self._handle), device, None)
@@ -150,9 +149,6 @@ class Library:
         result = c_size_t()
         self._call("gaac_cuda_plan_bytes", self._handle, byref(plan), byref(result))
         return result.value
-
-    def break_even_cells(self, shape):
-        return self._functions["gaac_cuda_break_even_cells"](self._handle, byref(shape))
 
     def attention_kernel(self, shape):
         return self._functions["gaac_cuda_attention_kernel"](self._handle, byref(shape)).decode()

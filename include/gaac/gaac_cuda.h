@@ -257,14 +257,8 @@ GAAC_API gaac_status gaac_cuda_attention(const gaac_cuda *cuda, const gaac_cuda_
                                          const gaac_cuda_attention_args *args, gaac_cuda_stream stream,
                                          gaac_error *error);
 
-/* Cells in all sequences of a step below which attention over raw blocks is faster than over coded ones: an engine may
- * keep blocks raw (keep_raw) while fewer are cached, and encode them later (gaac_cuda_encode of a block's own values).
- * Decoding costs a launch about 3 us that do not depend on its length, measured on an H200 (docs/performance.md), and
- * saves three tenths of the reading; on other devices it is scaled by their memory bandwidth. Thread-safe. */
-GAAC_API uint64_t gaac_cuda_break_even_cells(const gaac_cuda *cuda, const gaac_shape *shape);
-
 /* Which attention kernel a call would take: "bulk" (bulk copies, compute capability 9.0 on), "async"
- * (cp.async), or "general" (any shape, slow). Thread-safe. */
+ * (cp.async), or "general" (any shape, slow, or no handle). Thread-safe. */
 GAAC_API const char *gaac_cuda_attention_kernel(const gaac_cuda *cuda, const gaac_shape *shape);
 
 /* The same attention by the simplest kernel that is right, with nothing shared with the fast ones but the

@@ -197,7 +197,7 @@ using namespace gaac;
 
 const char *gaac_cuda_attention_kernel(const gaac_cuda *cuda, const gaac_shape *shape)
 {
-    if (!has_fast_kernel(shape))
+    if (cuda == nullptr || !has_fast_kernel(shape))
         return "general";
 #ifdef GAAC_CUDA_ASYNC_COPIES
     return "async";

@@ -148,7 +148,12 @@ gaac_status gaac_cuda_get_sizes(const gaac_shape *shape, uint32_t pool_bytes, ga
 gaac_status gaac_cuda_create(gaac_cuda **cuda, int device, const gaac_allocator *allocator, gaac_error *error)
 {
     *cuda = nullptr;
-    gaac_status status = check_cuda(cudaSetDevice(device), "choosing the device", error);
+    const cudaError_t chosen = cudaSetDevice(device);
+    if (chosen == cudaErrorInsufficientDriver || chosen == cudaErrorNoDevice)
+        return gaac_fail(error, GAAC_ERROR_UNSUPPORTED,
+                         "no NVIDIA GPU can be used: there is no driver, or one too old for CUDA %d, or no device (%s)",
+                         CUDART_VERSION / 1000, cudaGetErrorString(chosen));
+    gaac_status status = check_cuda(chosen, "choosing the device", error);
     if (status != GAAC_OK)
         return status;
     int major = 0, minor = 0, multiprocessors = 0, shared = 0;
@@ -174,11 +179,6 @@ gaac_status gaac_cuda_create(gaac_cuda **cuda, int device, const gaac_allocator 
     handle->capability = 10 * major + minor;
     handle->multiprocessors = multiprocessors;
     handle->shared_bytes = static_cast<size_t>(shared);
-    int kilohertz = 0, bits = 0;
-    if (cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device) != cudaSuccess)
-        (void)cudaGetLastError();                       // not every system tells
-    handle->bytes_per_us = 2e-3 * kilohertz * bits / 8; // double data rate
     if ((status = load_encode_kernels(handle, error)) != GAAC_OK ||
         (status = load_decode_kernels(handle, error)) != GAAC_OK ||
         (status = load_calibration_kernels(handle, error)) != GAAC_OK ||
@@ -189,15 +189,6 @@ gaac_status gaac_cuda_create(gaac_cuda **cuda, int device, const gaac_allocator 
     }
     *cuda = handle;
     return GAAC_OK;
-}
-
-uint64_t gaac_cuda_break_even_cells(const gaac_cuda *cuda, const gaac_shape *shape)
-{
-    // An H200: 75 MB of BF16 at 4.9 TB/s.
-    const double h200_bytes = 75e6, h200_bytes_per_us = 4.9e6;
-    const double scale = cuda->bytes_per_us > 0 ? cuda->bytes_per_us / h200_bytes_per_us : 1;
-    const double cell = 2.0 * shape->kv_heads * (shape->head_dim_k + shape->head_dim_v);
-    return static_cast<uint64_t>(h200_bytes * scale / cell);
 }
 
 void gaac_cuda_destroy(gaac_cuda *cuda)

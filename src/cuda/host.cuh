@@ -16,7 +16,6 @@ struct gaac_cuda {
     int capability; // 90 for 9.0
     int multiprocessors;
     size_t shared_bytes; // shared memory that a block may ask for
-    double bytes_per_us; // that memory can be read with, by its clock and width; 0 where they are unknown
 };
 
 namespace gaac
