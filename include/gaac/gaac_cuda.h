@@ -55,8 +55,9 @@ GAAC_API gaac_status gaac_cuda_get_sizes(const gaac_shape *shape, uint32_t pool_
 typedef struct gaac_cuda_counters {
     uint64_t encoded;    /* blocks that went into a slot */
     uint64_t fallbacks;  /* complete blocks that did not fit and stay raw */
-    uint64_t lost;       /* blocks that found no free raw block: their tokens are gone. An engine that
-                            sees this above 0 gave too few raw blocks and must recompute */
+    uint64_t lost;       /* appends to blocks that found no free raw block: their tokens are gone, and the block stays
+                            empty until it begins anew. An engine that sees this above 0 gave too few raw blocks
+                            and must recompute */
     uint64_t pool_bytes; /* sum over the encoded blocks of what they took in their pools */
     uint64_t exceptions; /* sum over the encoded blocks */
     uint64_t stored_n;   /* 4-bit groups, likewise */
@@ -133,7 +134,8 @@ typedef struct gaac_cuda_append_args {
     uint32_t sequences;
     uint32_t tokens;            /* most rows in all: bounds the launch */
     const int32_t *query_start; /* device [sequences + 1]: rows query_start[s] .. query_start[s + 1] - 1 are
-                                   sequence s's; NULL: one row each, row s */
+                                   sequence s's; NULL: one row each, row s, and all `sequences` rows can be read,
+                                   those of skipped sequences too */
     const int32_t *lengths;     /* device [sequences]: tokens of the sequence with the new ones; those of a
                                    sequence with no rows are not looked at, 0 skips it */
     const int32_t *block_table; /* device: block i of sequence s at block_table[s * block_table_stride + i];

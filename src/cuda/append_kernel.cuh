@@ -398,6 +398,10 @@ __device__ __forceinline__ bool append_block(const append_call &call, unsigned l
     work.rows = rows_source(call.write, task);
     work.values = work.rows;
     work.state = *entries_of(call.write.cache, task.block);
+    if (task.first > 0 && entry_is_empty(work.state)) { // what was lost stays so until the block begins anew
+        lose_block(call.write, task.block);
+        return true;
+    }
     work.raw = raw_block_of(work.state);
     const bool held = entry_is_raw(work.state);
     work.from_rows = encode && task.first == 0;

@@ -39,8 +39,9 @@ gaac_status check_plan(const gaac_cuda_plan_args *args, gaac_error *error)
                          "query_tokens is %u: decode attention takes 1 to %d; for more, gaac_cuda_expand the cache and "
                          "call a prefill kernel",
                          args->query_tokens, GAAC_CUDA_MAX_QUERY_TOKENS);
-    if (args->sequences > 0 && args->lengths == nullptr)
-        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "lengths is NULL");
+    if (args->query_heads / args->shape.kv_heads > 65536)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "%u query heads of a KV head are too many",
+                         args->query_heads / args->shape.kv_heads);
     const uint64_t items =
         static_cast<uint64_t>(args->sequences) * args->shape.kv_heads *
         (args->query_tokens * static_cast<uint64_t>(args->query_heads / args->shape.kv_heads) / 8 + 1);
@@ -62,17 +63,32 @@ static uint32_t rows_of(const gaac_cuda_plan_args *args)
     return args->query_tokens * (args->query_heads / args->shape.kv_heads);
 }
 
-int columns_of(const gaac_cuda_plan_args *args)
+int columns_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args)
 {
     // More than one of a wide head doesn't fit the registers: its rows are groups of work instead.
     if (rows_of(args) <= 8 || args->shape.head_dim_v > 128)
         return 1;
-    return rows_of(args) <= 16 ? 2 : 4;
+    int most = 1;
+    switch (args->shape.head_dim_v) {
+    case 64:
+        most = attention_kernels<64>::most_columns(cuda);
+        break;
+    case 96:
+        most = attention_kernels<96>::most_columns(cuda);
+        break;
+    case 128:
+        most = attention_kernels<128>::most_columns(cuda);
+        break;
+    default:
+        break;
+    }
+    const int wanted = rows_of(args) <= 16 ? 2 : 4;
+    return wanted < most ? wanted : most;
 }
 
-plan_shape shape_of(const gaac_cuda_plan_args *args)
+plan_shape shape_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args)
 {
-    const int rows = 8 * columns_of(args);
+    const int rows = 8 * columns_of(cuda, args);
     plan_shape shape;
     shape.sequences = static_cast<int>(args->sequences);
     shape.kv_heads = static_cast<int>(args->shape.kv_heads);
@@ -91,13 +107,15 @@ int ranks_of(const gaac_cuda *cuda)
 
 workspace_layout workspace_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args)
 {
-    return layout_workspace(ranks_of(cuda), static_cast<int>(args->sequences), 8 * columns_of(args),
+    return layout_workspace(ranks_of(cuda), static_cast<int>(args->sequences), 8 * columns_of(cuda, args),
                             static_cast<int>(args->shape.head_dim_v));
 }
 
 gaac_status load_attention_kernels(const gaac_cuda *cuda, gaac_error *error)
 {
-    gaac_status status = attention_kernels<64>::load(cuda, error);
+    gaac_status status = load_plan_kernel(error);
+    if (status == GAAC_OK)
+        status = attention_kernels<64>::load(cuda, error);
     if (status == GAAC_OK)
         status = attention_kernels<96>::load(cuda, error);
     if (status == GAAC_OK)
@@ -130,6 +148,8 @@ gaac_status check_attention(const gaac_cuda_cache *cache, const gaac_cuda_attent
         return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "the plan is for another shape than the cache's");
     if (args->plan.sequences == 0)
         return GAAC_OK;
+    if (args->plan.lengths == nullptr)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "lengths is NULL");
     if (args->block_table == nullptr)
         return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "block_table is NULL");
     if (!is_aligned(args->q, args->q_token_stride, args->q_head_stride, 2, 16))
@@ -164,7 +184,7 @@ static attention_params params_of(const gaac_cuda *cuda, const gaac_cuda_cache *
     params.fixed_bytes = all.layout.fixed_bytes;
     params.raw_bytes = all.layout.raw_bytes;
     params.window_bytes = (all.window_bytes + 127) / 128 * 128;
-    params.shape = shape_of(&args->plan);
+    params.shape = shape_of(cuda, &args->plan);
     params.work = reinterpret_cast<const rank_work *>(bytes + at.work);
     params.counters = reinterpret_cast<uint32_t *>(bytes + at.counters);
     params.maxima = reinterpret_cast<float *>(bytes + at.maxima);
@@ -219,7 +239,7 @@ gaac_status gaac_cuda_attention(const gaac_cuda *cuda, const gaac_cuda_cache *ca
     if ((status = check_workspace(&args->plan, args->workspace, error)) != GAAC_OK)
         return status;
     const attention_params params = params_of(cuda, cache, args);
-    const int columns = columns_of(&args->plan), ranks = ranks_of(cuda);
+    const int columns = columns_of(cuda, &args->plan), ranks = ranks_of(cuda);
     const bool general = columns > 2 || args->plan.query_tokens > 1 || args->plan.query_start != nullptr ||
                          args->plan.window != 0 || args->softcap > 0 || args->slopes != nullptr;
     switch (cache->shape.head_dim_k) {

@@ -17,10 +17,11 @@ gaac_status check_attention(const gaac_cuda_cache *cache, const gaac_cuda_attent
 bool has_fast_kernel(const gaac_shape *shape);
 
 // Groups of eight query rows that a kernel takes at once: 1, 2 or 4.
-int columns_of(const gaac_cuda_plan_args *args);
+int columns_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args);
 // CTAs that share the work.
 int ranks_of(const gaac_cuda *cuda);
-plan_shape shape_of(const gaac_cuda_plan_args *args);
+plan_shape shape_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args);
+gaac_status load_plan_kernel(gaac_error *error);
 workspace_layout workspace_of(const gaac_cuda *cuda, const gaac_cuda_plan_args *args);
 
 } // namespace gaac

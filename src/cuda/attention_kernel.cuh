@@ -35,16 +35,16 @@ template <int dim_, int columns_, bool general_> struct attention_kind {
     {
         return (static_cast<size_t>(warp_count) * stages * head::stage_bytes + stage_slack + 127) / 128 * 128;
     }
-    static constexpr size_t merge_bytes(int warp_count) { return merge_memory<rows, dim>::bytes(warp_count); }
     // Beside both: tag table, places of tiles, query rows and more.
     static constexpr size_t static_shared_bytes = 4096 +
                                                   warps * (sizeof(tile_places<head::units>) + 320 * columns + 128) +
                                                   2 * columns * head::fragments * 256 + 1024;
     // With memory of its own, merging runs beside the first copies of the next item.
-    static constexpr bool separate = ring_bytes(warps) + merge_bytes(warps) + static_shared_bytes <= 227 * 1024;
-    static constexpr size_t shared_bytes(int warp_count)
+    static constexpr bool separate =
+        ring_bytes(warps) + merge_memory<rows, dim>::bytes(warps, most_ranks) + static_shared_bytes <= 227 * 1024;
+    static constexpr size_t shared_bytes(int warp_count, int ranks)
     {
-        const size_t ring = ring_bytes(warp_count), merge = merge_bytes(warp_count);
+        const size_t ring = ring_bytes(warp_count), merge = merge_memory<rows, dim>::bytes(warp_count, ranks);
         return separate ? ring + merge : ring > merge ? ring : merge;
     }
 };

@@ -10,6 +10,8 @@ namespace gaac
 
 template <int dim> struct attention_kernels {
     static gaac_status load(const gaac_cuda *cuda, gaac_error *error);
+    // Groups of eight query rows that the device's shared memory has room for: 4, 2 or 1.
+    static int most_columns(const gaac_cuda *cuda);
     // columns: groups of eight query rows, 1 or, up to head_dim 128, 2. general: anything but one query token that sees
     // all.
     static void launch(const gaac_cuda *cuda, int columns, bool general, const attention_params &params, int ranks,

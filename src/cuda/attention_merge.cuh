@@ -19,10 +19,10 @@ template <int warps, int rows> struct merge_rows {
 // totals [part][row], then a vector a thread.
 template <int rows, int dim> struct merge_memory {
     static constexpr int vectors = rows * dim / 4; // float4 of an item
-    static constexpr size_t bytes(int warps)
+    static constexpr size_t bytes(int warps, int ranks)
     {
         const size_t of_warps = static_cast<size_t>(warps) * rows * dim * 4;
-        const size_t of_parts = static_cast<size_t>(most_ranks) * rows * 12 + static_cast<size_t>(warps) * 32 * 16;
+        const size_t of_parts = static_cast<size_t>(ranks) * rows * 12 + static_cast<size_t>(warps) * 32 * 16;
         return of_warps > of_parts ? of_warps : of_parts;
     }
 };

@@ -209,6 +209,8 @@ __global__ void __launch_bounds__(reference_threads)
 
 gaac_status check_reference(const gaac_cuda_cache *cache, const gaac_cuda_attention_args *args, gaac_error *error)
 {
+    if (args == nullptr)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "the arguments are NULL");
     const gaac_cuda_plan_args *plan = &args->plan;
     const gaac_shape *shape = &plan->shape;
     if (shape->kv_heads != cache->shape.kv_heads || shape->head_dim_k != cache->shape.head_dim_k ||

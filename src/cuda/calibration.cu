@@ -316,7 +316,7 @@ gaac_status gaac_cuda_histogram_add(const gaac_cuda *cuda, const gaac_shape *sha
         status = check_counts(counts, error);
     if (status != GAAC_OK || tokens == 0)
         return status;
-    if (rows->k == nullptr || rows->v == nullptr || reinterpret_cast<uintptr_t>(rows->k) % 2 != 0 ||
+    if (rows == nullptr || rows->k == nullptr || rows->v == nullptr || reinterpret_cast<uintptr_t>(rows->k) % 2 != 0 ||
         reinterpret_cast<uintptr_t>(rows->v) % 2 != 0)
         return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT,
                          "rows.k and rows.v must be device memory on 2-byte boundaries");

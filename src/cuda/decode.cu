@@ -399,6 +399,8 @@ using namespace gaac;
 gaac_status gaac_cuda_decode(const gaac_cuda *cuda, const gaac_cuda_cache *cache, const gaac_cuda_decode_args *args,
                              gaac_cuda_stream stream, gaac_error *error)
 {
+    if (args == nullptr)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "the arguments are NULL");
     decode_params p;
     gaac_status status = start(&p, cuda, cache, &args->rows, error);
     if (status != GAAC_OK || args->count == 0)
@@ -418,6 +420,8 @@ gaac_status gaac_cuda_decode(const gaac_cuda *cuda, const gaac_cuda_cache *cache
 gaac_status gaac_cuda_expand(const gaac_cuda *cuda, const gaac_cuda_cache *cache, const gaac_cuda_expand_args *args,
                              gaac_cuda_stream stream, gaac_error *error)
 {
+    if (args == nullptr)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "the arguments are NULL");
     decode_params p;
     gaac_status status = start(&p, cuda, cache, &args->rows, error);
     if (status != GAAC_OK || args->sequences == 0 || args->max_tokens == 0)

@@ -10,6 +10,7 @@ gaac_status check_cuda(cudaError_t status, const char *what, gaac_error *error)
 {
     if (status == cudaSuccess)
         return GAAC_OK;
+    (void)cudaGetLastError(); // it is told here, not by the next call
     const bool memory = status == cudaErrorMemoryAllocation;
     return gaac_fail(error, memory ? GAAC_ERROR_OUT_OF_MEMORY : GAAC_ERROR_UNSUPPORTED, "%s: CUDA says: %s", what,
                      cudaGetErrorString(status));
@@ -133,6 +134,8 @@ gaac_status gaac_cuda_get_sizes(const gaac_shape *shape, uint32_t pool_bytes, ga
     const gaac_status status = check_pool(shape, pool_bytes, error);
     if (status != GAAC_OK)
         return status;
+    if (sizes == nullptr)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "there is nowhere to put the sizes: sizes is NULL");
     geometry all;
     make_geometry(&all, shape, pool_bytes);
     sizes->slot_bytes = all.slot_bytes;
@@ -147,8 +150,11 @@ gaac_status gaac_cuda_get_sizes(const gaac_shape *shape, uint32_t pool_bytes, ga
 
 gaac_status gaac_cuda_create(gaac_cuda **cuda, int device, const gaac_allocator *allocator, gaac_error *error)
 {
+    if (cuda == nullptr)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "there is nowhere to put the handle: cuda is NULL");
     *cuda = nullptr;
     const cudaError_t chosen = cudaSetDevice(device);
+    (void)cudaGetLastError();
     if (chosen == cudaErrorInsufficientDriver || chosen == cudaErrorNoDevice)
         return gaac_fail(error, GAAC_ERROR_UNSUPPORTED,
                          "no NVIDIA GPU can be used: there is no driver, or one too old for CUDA %d, or no device (%s)",

@@ -116,6 +116,13 @@ __global__ void __launch_bounds__(plan_threads)
     }
 }
 
+// A kernel is loaded when it is asked about, at the latest when it is launched: not inside a graph's capture.
+gaac_status load_plan_kernel(gaac_error *error)
+{
+    cudaFuncAttributes attributes;
+    return check_cuda(cudaFuncGetAttributes(&attributes, plan_ranks), "loading the plan's kernel", error);
+}
+
 } // namespace gaac
 
 using namespace gaac;
@@ -128,6 +135,8 @@ gaac_status gaac_cuda_plan_bytes(const gaac_cuda *cuda, const gaac_cuda_plan_arg
     const gaac_status status = check_plan(args, error);
     if (status != GAAC_OK)
         return status;
+    if (bytes == nullptr)
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "bytes is NULL");
     *bytes = workspace_of(cuda, args).bytes;
     return GAAC_OK;
 }
@@ -140,12 +149,14 @@ gaac_status gaac_cuda_plan(const gaac_cuda *cuda, const gaac_cuda_plan_args *arg
         status = check_plan(args, error);
     if (status == GAAC_OK)
         status = check_workspace(args, workspace, error);
+    if (status == GAAC_OK && args->sequences > 0 && args->lengths == nullptr)
+        status = gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "lengths is NULL");
     if (status != GAAC_OK || args->sequences == 0 || !has_fast_kernel(&args->shape))
         return status;
     uint8_t *bytes = static_cast<uint8_t *>(workspace);
     const workspace_layout at = workspace_of(cuda, args);
     plan_ranks<<<1, plan_threads, 0, stream>>>(
-        shape_of(args), ranks_of(cuda), reinterpret_cast<rank_work *>(bytes + at.work),
+        shape_of(cuda, args), ranks_of(cuda), reinterpret_cast<rank_work *>(bytes + at.work),
         reinterpret_cast<uint32_t *>(bytes + at.counters), reinterpret_cast<int64_t *>(bytes + at.sums));
     return check_launch("planning attention", error);
 }

@@ -459,6 +459,10 @@ __device__ __forceinline__ bool start_block(const write_call &call)
     const bool coded = !entry_is_raw(state) && !entry_is_empty(state);
     if (task.own && (entry_is_empty(state) || (coded && (state >> entry_epoch_shift & entry_epoch_mask) == call.epoch)))
         return false;
+    if (!task.own && task.first > 0 && entry_is_empty(state)) { // what was lost stays so until the block begins anew
+        lose_block(call, task.block);
+        return false;
+    }
     const bool encode = task.last == GAAC_BLOCK_TOKENS && !call.keep_raw;
     const bool from_rows = encode && task.first == 0 && !task.own;
     const bool held = entry_is_raw(state);
