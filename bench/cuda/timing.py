@@ -6,6 +6,7 @@ so what lies between the two events is the device's work alone, for a call of on
 from Python.
 """
 import dataclasses
+import random
 import statistics
 import time
 import typing
@@ -61,12 +62,13 @@ class Timer:
         return before, after
 
     def measure(self, contenders, seconds, fewest=11, most=101):
-        """{name: Sample} of contenders that have been warmed up. Who goes first changes from round to round."""
+        """{name: Sample} of contenders that have been warmed up. Each round has an order of its own: a run finds the
+        instructions that it shares with the one before it, so nobody may always come behind the same."""
         times = {contender.name: [] for contender in contenders}
         start, rounds = time.perf_counter(), 0
         while rounds < fewest or (rounds < most and time.perf_counter() - start < seconds):
-            turn = rounds % len(contenders)
-            events = [(contender.name, self._one(contender)) for contender in contenders[turn:] + contenders[:turn]]
+            order = random.Random(rounds).sample(contenders, len(contenders))
+            events = [(contender.name, self._one(contender)) for contender in order]
             torch.cuda.synchronize()
             for name, (before, after) in events:
                 times[name].append(before.elapsed_time(after) * 1e3)
