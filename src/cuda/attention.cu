@@ -183,7 +183,7 @@ static attention_params params_of(const gaac_cuda *cuda, const gaac_cuda_cache *
     params.cache = view_of(cache);
     params.fixed_bytes = all.layout.fixed_bytes;
     params.raw_bytes = all.layout.raw_bytes;
-    params.window_bytes = (all.window_bytes + 127) / 128 * 128;
+    params.window_bytes = all.window_bytes;
     params.shape = shape_of(cuda, &args->plan);
     params.work = reinterpret_cast<const rank_work *>(bytes + at.work);
     params.counters = reinterpret_cast<uint32_t *>(bytes + at.counters);

@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const uint32_t epoch = min(bits >> entry_epoch_shift, a.cache.epochs - 1);
         load_bases<head>(k_base, v_base,
                          a.cache.windows + static_cast<uint64_t>(epoch) * a.window_bytes +
-                             parked.h * (halves * (window_k_bytes + window_v_bytes)));
+                             parked.h * head::window_bytes);
     };
 
     const unsigned position = lane_position(lane_id());
@@ -165,9 +165,12 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         if (tiles.start(to, head::part_bytes)) {
 #pragma unroll
             for (int u = 0; u < units; u++)
-                tiles.piece(to, stage + 4096 * u, from + 8192 * u + (v ? 2048 * head::hv(u) : 0), 2048 * head::hv(u));
+                tiles.piece(to, stage + head::unit_part(u),
+                            from + 2 * head::unit_part(u) + (v ? head::unit_part_bytes(u) : 0),
+                            head::unit_part_bytes(u));
             if (rest > 0)
-                tiles.piece(to, stage + 2048 * halves, from + 4096 * halves + (v ? 512 * rest : 0), 512 * rest);
+                tiles.piece(to, stage + head::rest_part, from + 2 * head::rest_part + (v ? head::rest_part_bytes : 0),
+                            head::rest_part_bytes);
         }
     };
     const auto copy_coded = [&](int to, const entry_words<units> &entry, int block) {
@@ -305,8 +308,8 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
         const int h = parked.h;
         const uint8_t *fixed = slot + static_cast<uint64_t>(h) * head::fixed_bytes;
         const uint32_t epoch = min(parked.epoch_bits >> entry_epoch_shift, a.cache.epochs - 1);
-        const uint8_t *windows = a.cache.windows + static_cast<uint64_t>(epoch) * a.window_bytes +
-                                 h * (halves * (window_k_bytes + window_v_bytes));
+        const uint8_t *windows =
+            a.cache.windows + static_cast<uint64_t>(epoch) * a.window_bytes + h * head::window_bytes;
 #pragma unroll 1
         for (int u = 0; u < units; u++) {
             const int hv = head::hv(u);
@@ -316,14 +319,14 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
                               (gaac_entry_exceptions(e) >> 2 * part & 3) != 0,
                               reinterpret_cast<const uint32_t *>(windows + 2 * (window_k_bytes + window_v_bytes) * u +
                                                                  (part == GAAC_V ? window_k_bytes * hv : 0)),
-                              stage + 4096 * u);
+                              stage + head::unit_part(u));
         }
         if constexpr (rest > 0) {
-            const uint8_t *from = fixed + head::rest_fixed + (part == GAAC_V ? 512 * rest : 0);
+            const uint8_t *from = fixed + head::rest_fixed + (part == GAAC_V ? head::rest_part_bytes : 0);
 #pragma unroll
             for (int f = 0; f < rest; f++)
-                *reinterpret_cast<uint4 *>(stage + 2048 * halves + 512 * f + 16 * lane_id()) =
-                    *reinterpret_cast<const uint4 *>(from + 512 * f + 16 * lane_id());
+                *reinterpret_cast<uint4 *>(stage + head::rest_part + f * GAAC_FRAGMENT_BYTES + 16 * lane_id()) =
+                    *reinterpret_cast<const uint4 *>(from + f * GAAC_FRAGMENT_BYTES + 16 * lane_id());
         }
         __syncwarp();
         // Loaded again rather than kept over the call, for which there are too few registers.
@@ -437,12 +440,8 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
 #pragma unroll
                 for (int u = 0; u < units; u++) {
                     const uint8_t *fixed = stage + head::unit_fixed(u);
-                    constexpr int most = 2;
-                    uint32_t codes[3 * most];
-                    if (head::hv(u) == 2)
-                        load_codes<2>(codes, fixed, position);
-                    else
-                        load_codes<1>(reinterpret_cast<uint32_t(&)[3]>(codes), fixed, position);
+                    uint32_t codes[3 * GAAC_MAX_HV];
+                    load_codes(codes, head::hv(u), fixed, position);
 #pragma unroll
                     for (int half = 0; half < head::hv(u); half++) {
                         uint32_t words[8], k[16];
@@ -473,12 +472,8 @@ __global__ void __launch_bounds__(kind::warps * 32, 1) attention(const __grid_co
 #pragma unroll
                 for (int u = 0; u < units; u++) {
                     const uint8_t *fixed = stage + head::unit_fixed(u) + head::hv(u) * GAAC_PART_FIXED_BYTES;
-                    constexpr int most = 2;
-                    uint32_t codes[3 * most];
-                    if (head::hv(u) == 2)
-                        load_codes<2>(codes, fixed, position);
-                    else
-                        load_codes<1>(reinterpret_cast<uint32_t(&)[3]>(codes), fixed, position);
+                    uint32_t codes[3 * GAAC_MAX_HV];
+                    load_codes(codes, head::hv(u), fixed, position);
 #pragma unroll
                     for (int half = 0; half < head::hv(u); half++) {
                         uint32_t words[8], v[16];

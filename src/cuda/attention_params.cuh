@@ -19,6 +19,12 @@ template <int dim> struct head_shape {
     static constexpr int fixed_bytes = rest_fixed + 2 * rest * GAAC_FRAGMENT_BYTES;
     __host__ __device__ static constexpr int hv(int unit) { return unit < wide ? 2 : 1; }
     __host__ __device__ static constexpr int unit_fixed(int unit) { return 4 * GAAC_PART_FIXED_BYTES * unit; }
+    // Of a part in fragment order, from its start: where a unit's fragments lie, and how many bytes they are. A raw
+    // block has a unit's K and V side by side.
+    __host__ __device__ static constexpr int unit_part(int unit) { return 8 * GAAC_FRAGMENT_BYTES * unit; }
+    __host__ __device__ static constexpr int unit_part_bytes(int unit) { return 4 * GAAC_FRAGMENT_BYTES * hv(unit); }
+    static constexpr int rest_part = 4 * GAAC_FRAGMENT_BYTES * halves, rest_part_bytes = rest * GAAC_FRAGMENT_BYTES;
+    static constexpr uint32_t window_bytes = halves * (window_k_bytes + window_v_bytes); // an epoch's
     // In a stage a unit's variable part has room for lengths of 5 (hv 2) or 4 bits, with which one test finds longer
     // ones. Real KV takes a third of that; longer ones are decoded from device memory, slowly. Like the memory that
     // they are copied from, stages and parts begin on 128-byte lines: copies across lines take twice as many steps.

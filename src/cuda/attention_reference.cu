@@ -266,7 +266,7 @@ gaac_status gaac_cuda_attention_reference(const gaac_cuda *cuda, const gaac_cuda
     make_geometry(&p.layout, &cache->shape, cache->pool_bytes);
     p.cache = view_of(cache);
     p.args = *args;
-    p.window_stride = (p.layout.window_bytes + 127) / 128 * 128;
+    p.window_stride = p.layout.window_bytes;
     const unsigned ctas = args->plan.sequences * args->plan.query_tokens * args->plan.query_heads;
     attention_reference_kernel<<<ctas, reference_threads, 0, stream>>>(p);
     return check_launch("gaac_cuda_attention_reference", error);

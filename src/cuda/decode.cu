@@ -99,11 +99,11 @@ __device__ __forceinline__ void coded_to_rows(const piece_bytes &from, const uin
     const unsigned position = lane_position(lane), g = lane >> 2, t = lane & 3;
     const uint4 *variable = reinterpret_cast<const uint4 *>(from.variable);
     const unsigned chunks = min(from.variable_bytes / 16, staged_chunks);
-    uint32_t words[hv][8], codes[3 * hv];
+    uint32_t words[hv][8], codes[3 * GAAC_MAX_HV];
 #pragma unroll
     for (int half = 0; half < hv; half++)
         load_words(words[half], from.values, half, position);
-    load_codes<hv>(codes, from.values, position);
+    load_codes(codes, hv, from.values, position);
     uint4 base[hv];
 #pragma unroll
     for (int half = 0; half < hv; half++)

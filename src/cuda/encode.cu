@@ -42,13 +42,16 @@ static gaac_status check_epoch(const gaac_cuda_cache *cache, uint32_t epoch, gaa
 }
 
 // What every call has.
+static gaac_status check_call(const gaac_cuda *cuda, const gaac_cuda_cache *cache, gaac_error *error)
+{
+    const gaac_status status = check_device(cuda, error);
+    return status == GAAC_OK ? check_cache(cache, error) : status;
+}
 static gaac_status check_call(const gaac_cuda *cuda, const gaac_cuda_cache *cache, const void *args, gaac_error *error)
 {
-    gaac_status status = check_device(cuda, error);
-    if (status == GAAC_OK)
-        status = check_cache(cache, error);
+    const gaac_status status = check_call(cuda, cache, error);
     if (status == GAAC_OK && args == nullptr)
-        status = gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "args is NULL");
+        return gaac_fail(error, GAAC_ERROR_INVALID_ARGUMENT, "args is NULL");
     return status;
 }
 
@@ -218,9 +221,7 @@ gaac_status gaac_cuda_encode(const gaac_cuda *cuda, const gaac_cuda_cache *cache
 gaac_status gaac_cuda_copy_blocks(const gaac_cuda *cuda, const gaac_cuda_cache *cache, const int32_t *from,
                                   const int32_t *to, uint32_t count, gaac_cuda_stream stream, gaac_error *error)
 {
-    gaac_status status = check_device(cuda, error);
-    if (status == GAAC_OK)
-        status = check_cache(cache, error);
+    gaac_status status = check_call(cuda, cache, error);
     if (status == GAAC_OK)
         status = check_count("count", count, error);
     if (status != GAAC_OK || count == 0)
@@ -235,9 +236,7 @@ gaac_status gaac_cuda_copy_blocks(const gaac_cuda *cuda, const gaac_cuda_cache *
 gaac_status gaac_cuda_release_blocks(const gaac_cuda *cuda, const gaac_cuda_cache *cache, const int32_t *blocks,
                                      uint32_t count, gaac_cuda_stream stream, gaac_error *error)
 {
-    gaac_status status = check_device(cuda, error);
-    if (status == GAAC_OK)
-        status = check_cache(cache, error);
+    gaac_status status = check_call(cuda, cache, error);
     if (status == GAAC_OK)
         status = check_count("count", count, error);
     if (status != GAAC_OK || count == 0)

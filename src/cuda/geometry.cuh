@@ -37,7 +37,7 @@ struct geometry {
     gaac_layout layout;
     uint32_t window_k[GAAC_MAX_UNITS], window_v[GAAC_MAX_UNITS]; // inside the head's windows
     uint32_t head_window_bytes;
-    uint32_t window_bytes; // one epoch: all heads
+    uint32_t window_bytes; // one epoch: all heads, a multiple of 128
     uint32_t entries;      // of a block
     uint32_t slot_bytes;
 };

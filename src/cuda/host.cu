@@ -47,7 +47,7 @@ void make_geometry(geometry *out, const gaac_shape *shape, uint32_t pool_bytes)
         out->window_v[u] = out->head_window_bytes;
         out->head_window_bytes += unit->has_v ? window_v_bytes * unit->hv : 0;
     }
-    out->window_bytes = out->head_window_bytes * shape->kv_heads;
+    out->window_bytes = (out->head_window_bytes * shape->kv_heads + 127) / 128 * 128;
     out->entries = out->layout.coded_units * shape->kv_heads;
     out->slot_bytes = out->layout.fixed_bytes + pool_bytes;
 }
@@ -142,7 +142,7 @@ gaac_status gaac_cuda_get_sizes(const gaac_shape *shape, uint32_t pool_bytes, ga
     sizes->entries_per_block = all.entries;
     sizes->raw_bytes = all.layout.raw_bytes;
     sizes->window_table_bytes = static_cast<size_t>(shape->kv_heads) * (shape->head_dim_k + 2 * shape->head_dim_v);
-    sizes->window_bytes = (all.window_bytes + 127) / 128 * 128;
+    sizes->window_bytes = all.window_bytes;
     sizes->histogram_counts =
         static_cast<size_t>(shape->kv_heads) * 256 * (shape->head_dim_k + 2 * static_cast<size_t>(shape->head_dim_v));
     return GAAC_OK;

@@ -42,7 +42,7 @@ inline void make_pieces(piece_list *out, const geometry *sizes, bool k, bool v)
     out->head_raw_bytes = layout->head_raw_bytes;
     out->raw_bytes = layout->raw_bytes;
     out->head_window_bytes = sizes->head_window_bytes;
-    out->epoch_bytes = (sizes->window_bytes + 127) / 128 * 128;
+    out->epoch_bytes = sizes->window_bytes;
     for (uint32_t u = 0; u < layout->units; u++) {
         const gaac_unit *unit = &layout->unit[u];
         const uint16_t entry = static_cast<uint16_t>(unit->hv > 0 ? unit->entry : 0);

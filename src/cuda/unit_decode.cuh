@@ -149,12 +149,12 @@ __device__ __forceinline__ void load_words(uint32_t (&words)[8], const uint8_t *
     words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
 }
 
-// The code words of all halves of a part: codes[3 * half + i].
-template <int hv>
-__device__ __forceinline__ void load_codes(uint32_t (&codes)[3 * hv], const uint8_t *part_fixed, unsigned position)
+// The code words of all halves of a part: codes[3 * half + i]. hv is known to the compiler.
+__device__ __forceinline__ void load_codes(uint32_t (&codes)[3 * GAAC_MAX_HV], int hv, const uint8_t *part_fixed,
+                                           unsigned position)
 {
     const uint8_t *at = part_fixed + hv * GAAC_WORD_BYTES;
-    if constexpr (hv == 2) {
+    if (hv == 2) {
         const uint4 a = *reinterpret_cast<const uint4 *>(at + position * 16);
         const uint2 b = *reinterpret_cast<const uint2 *>(at + 512 + position * 8);
         codes[0] = a.x, codes[1] = a.y, codes[2] = a.z, codes[3] = a.w, codes[4] = b.x, codes[5] = b.y;

@@ -265,7 +265,7 @@ __device__ __forceinline__ uint8_t *raw_block_at(const write_call &call, uint32_
 }
 __device__ __forceinline__ const uint8_t *windows_of(const write_call &call, uint32_t epoch, uint32_t head)
 {
-    return call.cache.windows + static_cast<uint64_t>(epoch) * ((call.sizes.window_bytes + 127) / 128 * 128) +
+    return call.cache.windows + static_cast<uint64_t>(epoch) * call.sizes.window_bytes +
            head * call.sizes.head_window_bytes;
 }
 
